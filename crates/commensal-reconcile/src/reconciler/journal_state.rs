@@ -81,10 +81,16 @@ impl JournalState {
 
     /// Opens the journal. If it is empty but had records, fills it from the marks, because another commensal process
     /// may have written to it since. The caller holds the machine's lock.
-    pub(super) fn open(&self, host: &mut dyn Host, instance: &Instance) -> Result<Journal, ReconcileError> {
+    pub(super) fn open(
+        &mut self,
+        host: &mut dyn Host,
+        instance: &Instance,
+    ) -> Result<Journal, ReconcileError> {
+        let gone = self.is_gone(host, instance);
         let mut journal = instance.journal(host, journal::MACHINE)?;
         if self.recorded {
-            instance.remember(host, &mut journal)?;
+            let records = instance.remember(host, &mut journal)?;
+            self.rebuilt = gone.then(|| written_anew(instance, records)).or(self.rebuilt.take());
         }
         Ok(journal)
     }
@@ -119,5 +125,30 @@ fn written_anew(instance: &Instance, records: usize) -> String {
         _ => format!(
             "{path} was missing and was rebuilt with {records} records from the attributes of the cgroups"
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use commensal_host::fake::FakeHost;
+    use std::path::Path;
+
+    /// The file goes after a round has looked for it, or between two writes of one round.
+    // promise 12
+    #[test]
+    fn a_journal_that_is_gone_when_it_is_opened_is_told() {
+        let fake = FakeHost::v1(2, 1 << 30);
+        let (mut host, instance) = (fake.another(), Instance::new(Path::new("/state")));
+        let mut state = JournalState::new(&mut host, &instance);
+        drop(state.open(&mut host, &instance).unwrap());
+        assert_eq!(state.rebuilt, None, "there was none");
+        state.recorded = true;
+        fake.set_file("/state/machine.journal", "");
+        drop(state.open(&mut host, &instance).unwrap());
+        assert_eq!(state.rebuilt, None, "it is there");
+        fake.remove_file("/state/machine.journal");
+        drop(state.open(&mut host, &instance).unwrap());
+        assert!(state.rebuilt.unwrap().contains("machine.journal is missing"));
     }
 }
