@@ -29,8 +29,8 @@ pub use names::{hidden, odd_names};
 pub use net::{http, unused_address};
 pub use process::{
     Stopped, cgroup_of, cgroups_of, cpu_time, cpu_time_of_all, descriptors, ended, field_of_stat,
-    field_of_status, group_ended, keep_off_cpu, line, processes_with, resident_bytes, run_delay, signal,
-    signal_group, stopped_by, threads, time_slices, watches,
+    field_of_status, group_ended, keep_off_cpu, line, mortal, processes_with, resident_bytes, run_delay,
+    signal, signal_group, stopped_by, threads, time_slices, watches,
 };
 pub use rustix::process::Signal;
 pub use terminal::Terminal;

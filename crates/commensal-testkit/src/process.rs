@@ -3,10 +3,12 @@
 use crate::until;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group, test_kill_process_group};
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs::read_to_string;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 /// Sends a signal; returns `false` if the process does not exist.
@@ -42,6 +44,14 @@ pub fn group_ended(leader: u32) -> bool {
 
 fn id(pid: u32) -> Pid {
     i32::try_from(pid).ok().and_then(Pid::from_raw).expect("a process id")
+}
+
+/// A command whose process the kernel kills when the thread that starts it ends, also when the whole test is killed. With
+/// `unshare --pid --fork --kill-child` as program, its descendants are killed, too.
+pub fn mortal(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL"]).arg(program);
+    command
 }
 
 /// Reads the next line that a process writes, and no bytes after it. Returns it without its line break; the empty
