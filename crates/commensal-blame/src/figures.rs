@@ -213,7 +213,7 @@ counters! {
     lost,
     /// Duration of the waits, runs and sleeps whose end the kernel did not report (ns).
     lost_ns,
-    /// Number of threads without task storage (BPF memory per thread), because the kernel could not allocate it.
+    /// Number of events of threads without task storage (BPF memory per thread), because the kernel could not allocate it.
     no_storage,
     /// Number of times that a program read the state of a CPU again, because that CPU was writing it.
     retries,

@@ -54,6 +54,15 @@ impl Subject {
             Subject::Processes(_) => &[],
         }
     }
+
+    /// The target's processes, without their descendants.
+    #[must_use]
+    pub fn processes(&self) -> &[ProcessId] {
+        match self {
+            Subject::Cgroups(_) => &[],
+            Subject::Processes(ids) => ids,
+        }
+    }
 }
 
 /// The targets of the probe, and its options.
@@ -74,7 +83,7 @@ pub struct Scope {
     pub commands: bool,
     /// Whether to tell the tasks that held the CPU apart by target instead of by cgroup, so that their number is bounded.
     pub by_target: bool,
-    /// Maximum number of entries in the map of culprits, the cgroups that held the CPU during waits (default: 4096).
+    /// Maximum number of entries in the maps of culprits, the cgroups that held the CPU during waits (default: 4096).
     /// Waits whose culprit does not fit are only summed up ([`figures::Counters::full_ns`]).
     pub max_culprits: Option<u32>,
 }
@@ -98,9 +107,15 @@ pub enum BlameError {
     /// There are too many targets.
     #[error("{0} targets are too many: the probe distinguishes at most 255; name a common parent cgroup")]
     TooMany(usize),
+    /// The targets are too many processes.
+    #[error("{0} processes are too many: the probe finds at most {most}; name a cgroup that contains them", most = probe::MOST_PROCESSES)]
+    TooManyProcesses(usize),
     /// A target has ended.
     #[error("process {0} ended before the measurement began")]
     Ended(ProcessId),
+    /// A target runs, but the kernel's task iterator leaves it out.
+    #[error("the kernel does not show process {0} to BPF programs, although the process runs")]
+    Hidden(ProcessId),
     /// Another error of the kernel or the loader.
     #[error("{what}: {because}")]
     Refused {
@@ -109,4 +124,12 @@ pub enum BlameError {
         /// The error.
         because: String,
     },
+}
+
+impl BlameError {
+    /// Whether these targets cannot be measured in any other way, either.
+    #[must_use]
+    pub fn is_about_targets(&self) -> bool {
+        matches!(self, BlameError::TooMany(_) | BlameError::TooManyProcesses(_) | BlameError::Ended(_))
+    }
 }

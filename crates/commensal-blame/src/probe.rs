@@ -18,7 +18,7 @@ use aya::programs::{BtfTracePoint, Iter, ProgramError, ProgramFd};
 use aya::{Btf, Ebpf, EbpfError, EbpfLoader};
 use commensal_core::member::ProcessId;
 use commensal_host::{Capability, Host, raised};
-use commensal_sensors::processes::start_ticks;
+use commensal_sensors::processes::{lives, start_ticks};
 use std::collections::BTreeSet;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -39,6 +39,8 @@ const TO_LOOK: [Capability; 1] = [Capability::Bpf];
 const ONLINE: u32 = Kind::Online as u32;
 const OFFLINE: u32 = Kind::Offline as u32;
 const MOST_SUBJECTS: usize = 255;
+/// Maximum number of processes that are targets, without their descendants.
+pub const MOST_PROCESSES: usize = 16_384;
 
 /// The name of a BPF program, and the tracepoint that it is attached to.
 type Hook = (&'static str, &'static str);
@@ -92,6 +94,8 @@ pub struct WaitProbe {
     control: Control,
     scope: Scope,
     commands: Commands,
+    /// By how much this process's CLOCK_MONOTONIC is ahead of the kernel's (ns).
+    ahead_ns: i64,
     began_ns: u64,
     /// Time at which the probe was stopped (ns).
     ended_ns: Option<u64>,
@@ -137,6 +141,10 @@ impl WaitProbe {
         if scope.online.len() > MOST_SUBJECTS {
             return Err(BlameError::TooMany(scope.online.len()));
         }
+        let processes = targets(scope).map(|one| one.processes().len()).sum();
+        if processes > MOST_PROCESSES {
+            return Err(BlameError::TooManyProcesses(processes));
+        }
         let begun = Instant::now();
         preflight::check(host)?;
         agrees()?;
@@ -155,6 +163,7 @@ impl WaitProbe {
             control: zerocopy::FromZeros::new_zeroed(),
             scope: scope.clone(),
             commands: Commands::default(),
+            ahead_ns: ahead_ns(host),
             began_ns: 0,
             ended_ns: None,
             took: Took { load: begun.elapsed(), ..Took::default() },
@@ -213,13 +222,8 @@ impl WaitProbe {
 
     /// Marks the threads of the targets that are processes.
     fn mark_processes(&self, host: &dyn Host) -> Result<(), BlameError> {
-        let targets = self.scope.online.iter().chain(&self.scope.offline);
-        let targets: Vec<&Vec<ProcessId>> = targets
-            .filter_map(|subject| match subject {
-                Subject::Processes(ids) => Some(ids),
-                Subject::Cgroups(_) => None,
-            })
-            .collect();
+        let targets: Vec<&[ProcessId]> =
+            targets(&self.scope).map(Subject::processes).filter(|ids| !ids.is_empty()).collect();
         if targets.is_empty() {
             return Ok(());
         }
@@ -233,10 +237,12 @@ impl WaitProbe {
                 let found =
                     self.maps.process_classes.get(&id.pid, 0).map_err(failed("read the probe's maps"))?;
                 let found: ProcessClass = transmute!(found);
-                let same = start_ticks(host, id.pid) == Some(id.start_ticks);
                 // The number has been given to another process after the target was named.
-                if found.found == 1 && !same {
+                if found.found == 1 && start_ticks(host, id.pid) != Some(id.start_ticks) {
                     return Err(BlameError::Ended(*id));
+                }
+                if found.found == 0 && lives(host, id) {
+                    return Err(BlameError::Hidden(*id));
                 }
                 living += found.found;
                 last = Some(*id);
@@ -269,13 +275,10 @@ impl WaitProbe {
         if scope.online.len() > MOST_SUBJECTS {
             return Err(BlameError::TooMany(scope.online.len()));
         }
-        let has_processes = |scope: &Scope| {
-            let mut all = scope.online.iter().chain(&scope.offline);
-            all.any(|subject| matches!(subject, Subject::Processes(_)))
-        };
-        let numbers = |scope: &Scope| -> BTreeSet<u64> {
-            scope.online.iter().chain(&scope.offline).flat_map(Subject::cgroups).copied().collect()
-        };
+        let has_processes =
+            |scope: &Scope| targets(scope).any(|subject| matches!(subject, Subject::Processes(_)));
+        let numbers =
+            |scope: &Scope| -> BTreeSet<u64> { targets(scope).flat_map(Subject::cgroups).copied().collect() };
         let rest = |scope: &Scope| Scope { online: Vec::new(), offline: Vec::new(), ..scope.clone() };
         if has_processes(&self.scope) || has_processes(scope) || rest(&self.scope) != rest(scope) {
             return Ok(false);
@@ -338,7 +341,7 @@ impl WaitProbe {
         }
         last.map(|one| RaisedAlarm {
             blamed_ms_per_s: one.blamed_ns as f64 * 1e3 / one.to_ns.saturating_sub(one.from_ns).max(1) as f64,
-            age: Duration::from_nanos(now().saturating_sub(one.to_ns)),
+            age: Duration::from_nanos(self.now().saturating_sub(one.to_ns)),
         })
     }
 
@@ -384,6 +387,12 @@ impl WaitProbe {
         Ok(bytes)
     }
 
+    /// Returns the time of the clock that the BPF program uses (ns).
+    fn now(&self) -> u64 {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        (time.tv_sec * 1_000_000_000 + time.tv_nsec).saturating_sub(self.ahead_ns) as u64
+    }
+
     fn name_subjects(&mut self, scope: &Scope) -> Result<(), BlameError> {
         let of = |subjects: &[Subject], kind: u32| -> Vec<(Subject, u32)> {
             let class = |(index, subject): (usize, &Subject)| (subject.clone(), kind | (index as u32) << 8);
@@ -422,6 +431,11 @@ impl WaitProbe {
     }
 }
 
+/// The targets whose waits are measured, and those whose share of the waits is.
+fn targets(scope: &Scope) -> impl Iterator<Item = &Subject> {
+    scope.online.iter().chain(&scope.offline)
+}
+
 /// Returns the number of probes that run on this machine, in all processes; 0 if the kernel does not permit this query.
 #[must_use]
 pub fn count() -> usize {
@@ -431,8 +445,7 @@ pub fn count() -> usize {
 
 /// Creates the maps, and relocates the programs for this kernel.
 fn load(btf: &Btf, scope: &Scope, cpus: usize) -> Result<Ebpf, EbpfError> {
-    let processes =
-        scope.online.iter().chain(&scope.offline).any(|subject| matches!(subject, Subject::Processes(_)));
+    let processes = targets(scope).any(|subject| matches!(subject, Subject::Processes(_)));
     let (unified, processes, verify) = (u8::from(scope.unified), u8::from(processes), u8::from(scope.verify));
     let (by_command, by_target) = (u8::from(scope.commands), u8::from(scope.by_target));
     let count = u32::try_from(cpus).unwrap_or(u32::MAX);
@@ -444,8 +457,9 @@ fn load(btf: &Btf, scope: &Scope, cpus: usize) -> Result<Ebpf, EbpfError> {
     loader.override_global("by_command", &by_command, true);
     loader.override_global("by_target", &by_target, true);
     loader.map_max_entries("cpus", count).map_max_entries("rings", count);
+    loader.map_max_entries("process_classes", MOST_PROCESSES as u32);
     if let Some(most) = scope.max_culprits {
-        loader.map_max_entries("culprits", most);
+        loader.map_max_entries("culprits", most).map_max_entries("open_culprits", most);
     }
     loader.load(OBJECT)
 }
@@ -555,10 +569,17 @@ fn failed(what: &'static str) -> impl Fn(MapError) -> BlameError {
     move |error| BlameError::Refused { what, because: chain(&error) }
 }
 
-/// Returns the time of the clock that the BPF program uses (ns).
-fn now() -> u64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+/// Returns by how much this process's CLOCK_MONOTONIC is ahead of the kernel's (ns): the offset of its time namespace.
+fn ahead_ns(host: &dyn Host) -> i64 {
+    let namespace = |name: &str| host.link(Path::new(&format!("/proc/self/ns/{name}"))).ok();
+    // The file has the offsets of the namespace that this process's children will be in.
+    if namespace("time") != namespace("time_for_children") {
+        return 0;
+    }
+    let text = host.read_file(Path::new("/proc/self/timens_offsets")).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("monotonic")).unwrap_or_default();
+    let numbers: Vec<i64> = line.split_whitespace().filter_map(|number| number.parse().ok()).collect();
+    if let [seconds, ns] = numbers[..] { seconds * 1_000_000_000 + ns } else { 0 }
 }
 
 #[cfg(test)]
@@ -568,6 +589,32 @@ mod tests {
     #[test]
     fn the_object_has_the_structures_that_are_read() {
         agrees().unwrap();
+    }
+
+    // promise 31
+    #[test]
+    fn the_clock_of_a_time_namespace_is_ahead() {
+        const HOUR: i64 = 3_600_000_000_000;
+        for (offsets, own, ahead) in [
+            ("monotonic        3600         0\nboottime      7200         0\n", "time:[2]", HOUR),
+            (
+                "monotonic       -3600 999999999\nboottime      7200         0\n",
+                "time:[2]",
+                999_999_999 - HOUR,
+            ),
+            ("monotonic           0         0\nboottime      7200         0\n", "time:[2]", 0),
+            // Only its children will be in that namespace.
+            ("monotonic        3600         0\nboottime      7200         0\n", "time:[1]", 0),
+            ("monotonic\n", "time:[2]", 0),
+            ("", "time:[2]", 0),
+        ] {
+            let host = commensal_host::fake::FakeHost::v2(2, 1 << 30);
+            host.set_file("/proc/self/ns/time", own);
+            host.set_file("/proc/self/ns/time_for_children", "time:[2]");
+            host.set_file("/proc/self/timens_offsets", offsets);
+            assert_eq!(ahead_ns(&host), ahead, "{offsets:?} {own}");
+        }
+        assert_eq!(ahead_ns(&commensal_host::fake::FakeHost::v2(2, 1 << 30)), 0, "a kernel without them");
     }
 
     #[test]

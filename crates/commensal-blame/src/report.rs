@@ -180,6 +180,8 @@ pub struct Evidence {
     pub lost: u64,
     /// Number of runs of the probe's programs that the kernel skipped.
     pub skipped: u64,
+    /// Number of events of threads that were not counted, because the kernel gave the probe no memory for the thread.
+    pub no_storage: u64,
     /// Wait that is attributed to no kind (ms).
     pub unexplained_ms: f64,
     /// Wait whose culprit did not fit into the map of culprits (ms).
@@ -332,6 +334,7 @@ impl Evidence {
             hidden_ms: counters.hidden_ns as f64 / MS,
             lost: counters.lost,
             skipped: figures.skipped,
+            no_storage: counters.no_storage,
             unexplained_ms: counters.unexplained_ns as f64 / MS,
             unnamed_ms: counters.full_ns as f64 / MS,
             kernel: (counters.checked + counters.kernel_zero > 0).then(|| Agreement::of(counters)),

@@ -1,6 +1,6 @@
 //! Reads the probe's maps: what has ended, and what goes on.
 
-use super::{ONLINE, TO_LOOK, WaitProbe, failed, now};
+use super::{ONLINE, TO_LOOK, WaitProbe, failed};
 use crate::BlameError;
 use crate::figures::{ByKind, Counters, Culprit, Figures, Kind, TargetStats, Thread, ThreadState, Totals};
 use crate::histogram::Histogram;
@@ -75,7 +75,7 @@ impl WaitProbe {
 
     /// Returns the runs and waits that go on. The threads are read only if one waits.
     fn open(&self, states: &[CpuState]) -> Result<Open, BlameError> {
-        let now = self.ended_ns.unwrap_or_else(now);
+        let now = self.ended_ns.unwrap_or_else(|| self.now());
         let mut open =
             Open { subjects: vec![TargetStats::default(); self.scope.online.len()], ..Open::default() };
         for state in states {
@@ -129,7 +129,7 @@ impl WaitProbe {
             figures.preempt_delay.add(&Histogram::new(one.preempt.to_vec()));
             figures.evict_delay.add(&Histogram::new(one.evict.to_vec()));
         }
-        figures.time_ns = self.ended_ns.unwrap_or_else(now);
+        figures.time_ns = self.ended_ns.unwrap_or_else(|| self.now());
         Ok(figures)
     }
 
@@ -166,7 +166,12 @@ impl WaitProbe {
 
     fn by_culprit(&self, host: &dyn Host) -> Result<Figures, BlameError> {
         let states = self.states()?;
-        let (totals, open) = self.sums(&states)?;
+        let (mut totals, open) = self.sums(&states)?;
+        // Parts of waits that go on, for which the map had no place.
+        let behind_tasks =
+            |one: &TargetStats| Kind::OF_CGROUPS.iter().map(|kind| one.wait.of(*kind)).sum::<u64>();
+        let parts: u64 = open.subjects.iter().map(behind_tasks).sum();
+        totals.counters.full_ns += parts.saturating_sub(open.culprits.iter().map(|(_, ns)| ns).sum());
         let now = totals.time_ns;
         let mut cpu = ByKind::default();
         let mut culprits: BTreeMap<Culprit, u64> = BTreeMap::new();

@@ -114,6 +114,13 @@ impl Report {
                 evidence.skipped
             );
         }
+        if evidence.no_storage > 0 {
+            let _ = writeln!(
+                out,
+                "note: {} events of threads were not counted, because the kernel gave the probe no memory for the thread",
+                evidence.no_storage
+            );
+        }
         if evidence.unnamed_ms > 0.0 {
             let _ = writeln!(
                 out,

@@ -11,14 +11,14 @@ use anyhow::{Context as _, bail};
 use commensal_blame::clients::{self, Client};
 use commensal_blame::names::Cgroups;
 use commensal_blame::unattributed::Unattributed;
-use commensal_blame::{BlameError, Bounds, Figures, Labels, Report, Scope, Subject, Surroundings, WaitProbe};
+use commensal_blame::{BlameError, Bounds, Figures, Labels, Report, Scope, Surroundings, WaitProbe};
 use commensal_core::actual::CgroupPath;
 use commensal_core::text::visible;
 use commensal_host::Host;
 use outputs::Outputs;
 use serde::Serialize;
 use serde_json::json;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::IsTerminal;
 use std::path::Path;
 use std::sync::Arc;
@@ -68,7 +68,7 @@ pub fn run(context: &mut Context, options: &Blame) -> anyhow::Result<u8> {
     eprintln!("loading the probe…");
     let mut probe = match WaitProbe::attach(&context.host, &look.scope) {
         Ok(probe) => probe,
-        Err(error @ (BlameError::TooMany(_) | BlameError::Ended(_))) => return Err(error.into()),
+        Err(error) if error.is_about_targets() => return Err(error.into()),
         Err(error) => return without(context, options, &mut look, &error),
     };
     look.started = Instant::now();
@@ -236,18 +236,16 @@ impl Look {
             .flat_map(|one| one.subject.cgroups())
             .filter_map(|id| self.cgroups.as_ref()?.path(*id))
             .collect();
+        let processes = self.online.iter().flat_map(|one| one.subject.processes());
+        let processes: BTreeSet<u32> = processes.map(|process| process.pid).collect();
         let is_target = |host: &dyn Host, pid: u32| {
-            let named = self.online.iter().any(|one| match &one.subject {
-                Subject::Processes(all) => all.iter().any(|process| process.pid == pid),
-                Subject::Cgroups(_) => false,
-            });
             let text = || host.read_file(Path::new(&format!("/proc/{pid}/cgroup"))).unwrap_or_default();
             // Each line ends with a path after the second colon.
             let inside = |line: &str| {
                 let of = line.splitn(3, ':').nth(2).map(CgroupPath::new);
                 of.is_some_and(|of| paths.iter().any(|path| path.contains(&of)))
             };
-            named || (!paths.is_empty() && text().lines().any(inside))
+            processes.contains(&pid) || (!paths.is_empty() && text().lines().any(inside))
         };
         clients::waiting(&mut context.host, &is_target, report.wait_ms_per_cpu_s.unwrap_or(0.0))
     }
@@ -293,7 +291,8 @@ fn without(
     read(context, look).context(
         "this kernel does not count run delay either (/proc/PID/task/TID/schedstat, CONFIG_SCHED_INFO)",
     )?;
-    let started = Instant::now();
+    // Not when this program began to load the probe: what refuses it may do so late.
+    look.started = Instant::now();
     let mut ended = Ended::new();
     while ended.len() < look.online.len() && !look.over() {
         std::thread::sleep(POLL);
@@ -303,7 +302,7 @@ fn without(
         read(context, look).context("the run delay of the targets' threads could not be read at the end")?;
     let (run_s, wait_ms) = (total.run_ns as f64 / 1e9, total.delay_ns as f64 / 1e6);
     let per = (run_s > 0.0).then(|| wait_ms / run_s);
-    let (subjects, seconds) = (&look.labels.subjects, started.elapsed().as_secs_f64());
+    let (subjects, seconds) = (&look.labels.subjects, look.started.elapsed().as_secs_f64());
     if options.json {
         let value = json!({
             "subjects": subjects, "seconds": seconds, "run_s": run_s, "wait_ms": wait_ms, "wait_ms_per_cpu_s": per,

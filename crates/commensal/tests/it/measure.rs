@@ -14,6 +14,7 @@ mod lab;
 mod lab_faults;
 pub(crate) mod limits;
 mod load;
+mod odd_subjects;
 mod processes;
 mod prove;
 mod running;

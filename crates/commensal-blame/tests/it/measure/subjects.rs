@@ -281,6 +281,17 @@ fn culprits_that_find_no_room() {
     let scope = Scope { max_culprits: Some(1), ..scene.scope(&[web], &[]) };
     let probe = WaitProbe::attach(&LinuxHost::new(), &scope).unwrap();
     until_every(PAUSE, "the map is full", || probe.read(&LinuxHost::new()).unwrap().counters.full_ns > 0);
+    // One that waits nearly all the time, so that its wait goes on when the probe stops.
+    let mut late =
+        WaitProbe::attach(&LinuxHost::new(), &Scope { online: vec![scene.group("d")], ..scope.clone() })
+            .unwrap();
+    scene.start("d", Some(cpu), HOG);
+    std::thread::sleep(LOOK);
+    late.stop(&LinuxHost::new()).unwrap();
+    let figures = late.read(&LinuxHost::new()).unwrap();
+    let named: u64 = figures.culprits.values().sum();
+    assert_eq!(named + figures.counters.full_ns, behind_tasks(&figures), "nothing that goes on is lost");
+    drop(late);
     scene.end_all();
     let figures = probe.read(&LinuxHost::new()).unwrap();
     // One has a place, and another may be the last that was blamed on its CPU.

@@ -33,7 +33,8 @@ const YEARS: i64 = 63_000_000;
 /// The first pause of a back-off, less what a tick is long; a busy machine only makes it longer.
 const LEAST_PAUSE: Duration = Duration::from_millis(800);
 
-fn library(test: &str, dir: &Path) -> Option<String> {
+/// Compiles the library that makes the time of day jump, and gives its path. The file that `COMMENSAL_TEST_JUMP` names has the seconds.
+pub fn library(test: &str, dir: &Path) -> Option<String> {
     let (source, made) = (dir.join("jump.c"), dir.join("jump.so"));
     std::fs::write(&source, JUMP).unwrap();
     match Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&made).arg(&source).output() {
