@@ -82,6 +82,19 @@ impl Cgroups {
         self.containers.extend(later.containers.iter().map(|(id, name)| (id.clone(), name.clone())));
     }
 
+    /// Whether there is another cgroup in the place of this one in a later reading: at its path, as after a restart, or of a
+    /// new container that has the name of its container.
+    #[must_use]
+    pub fn is_replaced(&self, id: u64, later: &Cgroups) -> bool {
+        let Some(path) = self.path(id) else { return false };
+        let is_another = |path: &CgroupPath| later.by_path.get(path).is_some_and(|found| *found != id);
+        let of_name = || {
+            let asked = Asked::Container(later.container_called(self.container(path)?)?.to_owned());
+            later.called(&asked).into_iter().next()
+        };
+        is_another(path) || of_name().is_some_and(|path| is_another(&path))
+    }
+
     /// Name of the container that the cgroup belongs to.
     fn container(&self, path: &CgroupPath) -> Option<&str> {
         ids(path).find_map(|id| self.containers.get(id)).map(String::as_str)

@@ -180,22 +180,28 @@ impl Look {
         target::ended(context, &mut self.cgroups, probe, &self.online, (known, elapsed))
     }
 
+    fn replaced(&self, context: &mut Context, ended: &Ended) -> BTreeSet<usize> {
+        target::replaced(context, self.cgroups.as_ref(), &self.online, ended.keys().copied())
+    }
+
     fn ended_as_json(&self, context: &mut Context, ended: &Ended) -> Vec<serde_json::Value> {
+        let replaced = self.replaced(context, ended);
         let one = |(index, after): (&usize, &Duration)| {
             let named = &self.online[*index];
             json!({
                 "name": visible(&named.name),
                 "after_s": after.as_secs_f64(),
-                "replaced": target::is_replaced(context, self.cgroups.as_ref(), named),
+                "replaced": replaced.contains(index),
             })
         };
         ended.iter().map(one).collect()
     }
 
     fn tell_ended(&self, context: &mut Context, ended: &Ended) {
+        let replaced = self.replaced(context, ended);
         for (index, after) in ended {
             let named = &self.online[*index];
-            let another = match target::is_replaced(context, self.cgroups.as_ref(), named) {
+            let another = match replaced.contains(index) {
                 true => "; another one has been started in its place, and is not counted",
                 false => "",
             };

@@ -12,7 +12,7 @@ use commensal_core::member::ProcessId;
 use commensal_core::text::visible;
 use commensal_host::{Host, below};
 use commensal_sensors::processes::{called, lives, numbered, places};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -408,11 +408,19 @@ fn exists(context: &mut Context, cgroups: &mut Option<Cgroups>, id: u64) -> bool
     renamed
 }
 
-/// Whether there is another cgroup in the place of one that has ended: a unit or container that was started again.
-pub fn is_replaced(context: &mut Context, cgroups: Option<&Cgroups>, named: &Named) -> bool {
-    let Some(cgroups) = cgroups else { return false };
-    let mut ids = named.subject.cgroups().iter();
-    ids.any(|id| inode(context, cgroups, *id).flatten().is_some_and(|found| found != *id))
+/// The targets among these in whose place there is another one now: a unit or container that was started again.
+pub fn replaced(
+    context: &mut Context,
+    cgroups: Option<&Cgroups>,
+    subjects: &[Named],
+    ended: impl Iterator<Item = usize>,
+) -> BTreeSet<usize> {
+    let mut ended = ended.peekable();
+    let Some(before) = cgroups.filter(|_| ended.peek().is_some()) else { return BTreeSet::new() };
+    let Ok(Some(later)) = look(context) else { return BTreeSet::new() };
+    let is_replaced =
+        |index: &usize| subjects[*index].subject.cgroups().iter().any(|id| before.is_replaced(*id, &later));
+    ended.filter(is_replaced).collect()
 }
 
 /// The ID of the cgroup that has the path of this one now, if there is one. `None` if the path is unknown.
