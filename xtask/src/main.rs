@@ -152,3 +152,30 @@ fn started(task: &str, args: &[String]) -> anyhow::Result<ExitCode> {
     let status = devtools::status(&args)?;
     Ok(ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::error::ErrorKind;
+    use commensal_testkit::docs::{Document, Origin, arguments, documents};
+
+    #[test]
+    fn every_task_in_the_documents_is_one() {
+        let (mut tasks, mut wrong) = (0, Vec::new());
+        for line in documents().iter().flat_map(Document::command_lines) {
+            for words in line.commands.iter().filter_map(|command| arguments("xtask", command)) {
+                tasks += 1;
+                match Xtask::try_parse_from([&["xtask".to_owned()], words].concat()) {
+                    // Text names tasks without all of their arguments.
+                    Err(error)
+                        if line.origin == Origin::Text
+                            && error.kind() == ErrorKind::MissingRequiredArgument => {}
+                    Err(error) => wrong.push(format!("{line}\n{error}")),
+                    Ok(_) => {}
+                }
+            }
+        }
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+        assert!(tasks >= 40, "the documents have more: {tasks}");
+    }
+}

@@ -289,3 +289,27 @@ fn check(host: &dyn Host, verify: bool, baseline: Option<&Path>) -> anyhow::Resu
     worse.iter().for_each(|line| println!("worse       {line}"));
     Ok(worse.is_empty())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use commensal_testkit::docs::{Document, arguments, documents};
+
+    #[test]
+    fn the_program_takes_every_command_line_of_the_documents() {
+        let mut lines = 0;
+        for line in documents().iter().flat_map(Document::command_lines) {
+            for words in line.commands.iter().filter_map(|command| arguments("commensal-sched", command)) {
+                // Text also names the program alone.
+                if words.is_empty() {
+                    continue;
+                }
+                if let Err(error) = Cli::try_parse_from([&["x".to_owned()], words].concat()) {
+                    panic!("{line}\n{error}");
+                }
+                lines += 1;
+            }
+        }
+        assert!(lines >= 2, "{lines}");
+    }
+}

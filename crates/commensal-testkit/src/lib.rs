@@ -1,5 +1,5 @@
 //! Code shared by the tests of several crates: waits for conditions, signals, information on processes from /proc,
-//! cgroups with processes in them, a container engine, terminals, and unusual names.
+//! cgroups with processes in them, a container engine, terminals, unusual names, and what the documents show.
 //!
 //! Not used by shipped programs.
 
@@ -13,6 +13,7 @@ mod alone;
 mod cgroups;
 mod dice;
 mod docker;
+pub mod docs;
 mod files;
 mod names;
 mod net;

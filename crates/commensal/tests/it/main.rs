@@ -14,6 +14,7 @@ mod blame_names;
 mod canaries;
 mod config;
 mod density;
+mod documented;
 mod experiments;
 mod external;
 mod fixtures;
