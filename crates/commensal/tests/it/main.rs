@@ -30,6 +30,7 @@ mod load;
 mod load_from;
 mod load_limits;
 mod measure;
+mod messages;
 mod names;
 mod on_machine;
 mod output;
