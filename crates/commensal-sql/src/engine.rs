@@ -15,6 +15,7 @@ mod data;
 mod dialect;
 pub mod error;
 pub(crate) mod execute;
+pub(crate) mod functions;
 pub mod grid;
 pub mod group;
 pub mod memory;
@@ -39,6 +40,7 @@ pub mod settings;
 mod show;
 mod storage;
 mod stores;
+mod subqueries;
 mod system;
 pub mod terms;
 pub mod tokens;
@@ -179,7 +181,9 @@ impl Engine {
             .set_str("datafusion.sql_parser.dialect", "mysql")
             // NULL is less than all values.
             .set_str("datafusion.sql_parser.default_null_ordering", "nulls_min")
-            .set_bool("datafusion.sql_parser.enable_ident_normalization", false);
+            .set_bool("datafusion.sql_parser.enable_ident_normalization", false)
+            // 0.1 + 0.2 is 0.3.
+            .set_bool("datafusion.sql_parser.parse_float_as_decimal", true);
         // The first planner that knows an operator decides.
         let mut planners: Vec<Arc<dyn ExprPlanner>> = vec![Arc::new(operators::Operators)];
         planners.extend(SessionStateDefaults::default_expr_planners());
@@ -188,7 +192,10 @@ impl Engine {
             .with_expr_planners(planners)
             .with_config(config)
             .with_runtime_env(runtime);
-        builder.scalar_functions().get_or_insert_default().extend(values::functions());
+        builder
+            .scalar_functions()
+            .get_or_insert_default()
+            .extend(values::functions().into_iter().chain(functions::functions()));
         let base = builder.build();
         let machine = || machine_memory().map(|bytes| MEMORY_BASE.of(bytes));
         let Some(memory_bytes) = options.memory.or_else(machine) else {

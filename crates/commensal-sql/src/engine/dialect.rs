@@ -5,7 +5,10 @@
 use super::error::Error;
 use datafusion::execution::context::SessionState;
 use datafusion::sql::parser::{DFParserBuilder, Statement};
-use datafusion::sql::sqlparser::ast::{self, BinaryOperator, CastKind, DataType, Expr, UnaryOperator, Value};
+use datafusion::sql::sqlparser::ast::helpers::attached_token::AttachedToken;
+use datafusion::sql::sqlparser::ast::{
+    self, BinaryOperator, CaseWhen, CastKind, DataType, DateTimeField, Expr, Interval, UnaryOperator, Value,
+};
 use datafusion::sql::sqlparser::dialect::{Dialect, MySqlDialect, Precedence};
 use datafusion::sql::sqlparser::keywords::Keyword;
 use datafusion::sql::sqlparser::parser::{Parser, ParserError};
@@ -94,6 +97,10 @@ impl Dialect for Mysql {
         MySqlDialect {}.parse_statement(parser)
     }
 
+    fn allow_extract_custom(&self) -> bool {
+        true
+    }
+
     as_in_sqlparser!(
         supports_string_literal_backslash_escape,
         supports_string_literal_concatenation,
@@ -161,6 +168,7 @@ impl Dialect for Mysql {
             Token::ExclamationMark => (Prefix::Operator(UnaryOperator::Not), level::BANG),
             Token::DoubleExclamationMark => (Prefix::TwiceNot, level::BANG),
             Token::Word(word) if word.keyword == Keyword::BINARY => (Prefix::Binary, level::BANG),
+            Token::Word(word) if word.keyword == Keyword::INTERVAL => return interval(parser),
             Token::Word(word) if word.quote_style.is_none() && word.value.starts_with('_') => {
                 return introduced(parser);
             }
@@ -216,6 +224,78 @@ impl Prefix {
 fn cast_to_binary(expr: Box<Expr>) -> Expr {
     let (kind, data_type) = (CastKind::Cast, DataType::Binary(None));
     Expr::Cast { kind, expr, data_type, array: false, format: None }
+}
+
+/// Compound units of intervals, which sqlparser does not know.
+const COMPOUND_UNITS: [&str; 11] = [
+    "second_microsecond",
+    "minute_microsecond",
+    "minute_second",
+    "hour_microsecond",
+    "hour_second",
+    "hour_minute",
+    "day_microsecond",
+    "day_second",
+    "day_minute",
+    "day_hour",
+    "year_month",
+];
+
+/// Parses an interval in a compound unit, such as `INTERVAL '1:30' HOUR_MINUTE`.
+fn compound_interval(parser: &mut Parser<'_>) -> Result<Expr, ParserError> {
+    parser.next_token();
+    let value = Box::new(parser.parse_expr()?);
+    let unit = parser.parse_identifier()?;
+    if !COMPOUND_UNITS.contains(&unit.value.to_ascii_lowercase().as_str()) {
+        return Err(ParserError::ParserError("not a compound unit".to_owned()));
+    }
+    Ok(Expr::Interval(Interval {
+        value,
+        leading_field: Some(DateTimeField::Custom(unit)),
+        leading_precision: None,
+        last_field: None,
+        fractional_seconds_precision: None,
+    }))
+}
+
+/// Parses the function `INTERVAL(x, a, b, …)`: the number of limits that are not above x, -1 if x is NULL. An interval with
+/// one value in parentheses and a unit is left to sqlparser.
+fn interval(parser: &mut Parser<'_>) -> Option<Result<Expr, ParserError>> {
+    if let Ok(Some(interval)) = parser.maybe_parse(compound_interval) {
+        return Some(Ok(interval));
+    }
+    let arguments = parser.maybe_parse(|parser| {
+        parser.next_token();
+        parser.expect_token(&Token::LParen)?;
+        let arguments = parser.parse_comma_separated(Parser::parse_expr)?;
+        parser.expect_token(&Token::RParen)?;
+        match arguments.len() {
+            1 => Err(ParserError::ParserError("an interval".to_owned())),
+            _ => Ok(arguments),
+        }
+    });
+    let arguments = arguments.ok().flatten()?;
+    let (value, limits) = arguments.split_first()?;
+    let number = |of: usize| Expr::Value(Value::Number(of.to_string(), false).into());
+    let below = limits.iter().enumerate().map(|(at, limit)| CaseWhen {
+        condition: Expr::BinaryOp {
+            left: Box::new(Expr::Nested(Box::new(value.clone()))),
+            op: BinaryOperator::Lt,
+            right: Box::new(Expr::Nested(Box::new(limit.clone()))),
+        },
+        result: number(at),
+    });
+    let none = CaseWhen {
+        condition: Expr::IsNull(Box::new(Expr::Nested(Box::new(value.clone())))),
+        result: Expr::UnaryOp { op: UnaryOperator::Minus, expr: Box::new(number(1)) },
+    };
+    Some(Ok(Expr::Case {
+        case_token: AttachedToken::empty(),
+        end_token: AttachedToken::empty(),
+        operand: None,
+        conditions: std::iter::once(none).chain(below).collect(),
+        else_result: Some(Box::new(number(limits.len()))),
+    }))
 }
 
 /// Parses a string that its character set introduces: `_utf8mb4'a'`, `_binary'a'`.

@@ -107,6 +107,7 @@ impl From<datafusion::error::DataFusionError> for Error {
             DataFusionError::ResourcesExhausted(text) => {
                 Error::Memory(text.strip_prefix("Resources exhausted: ").unwrap_or(text).to_owned())
             }
+            other @ DataFusionError::NotImplemented(_) => Error::Unsupported(other.strip_backtrace()),
             other => Error::Engine(other.strip_backtrace()),
         }
     }

@@ -3,6 +3,7 @@
 //!
 //! Where Doris differs from MySQL, Doris is followed: `/` of integers is a DOUBLE, and bits are signed.
 
+use super::values::{self, is_temporal, is_text};
 use datafusion::arrow::datatypes::DataType;
 use datafusion::common::{DFSchema, Result, ScalarValue, not_impl_err};
 use datafusion::functions::core::expr_fn::nullif;
@@ -25,6 +26,13 @@ impl ExprPlanner for Operators {
             return Ok(PlannerResult::Original(expr));
         };
         let RawBinaryExpr { op, left, right } = expr;
+        let as_number = [becomes_number(&op, &one, &other), becomes_number(&op, &other, &one)];
+        if as_number.contains(&true) {
+            let left = if as_number[0] { values::number(left, &one) } else { left };
+            let right = if as_number[1] { values::number(right, &other) } else { right };
+            // Planned once more, by the types that the operands have now.
+            return self.plan_binary_op(RawBinaryExpr { op, left, right }, schema);
+        }
         let planned = match op {
             And => truth(left, &one)?.and(truth(right, &other)?),
             Or => truth(left, &one)?.or(truth(right, &other)?),
@@ -46,23 +54,16 @@ impl ExprPlanner for Operators {
             Divide if is_number(&one) && is_number(&other) => {
                 let (left, _) = number(left, &one);
                 let (right, kind) = number(right, &other);
-                binary_expr(left, Operator::Divide, unless_zero(right, &kind)?)
+                binary_expr(precise(left, &one), Operator::Divide, unless_zero(right, &kind)?)
             }
             Modulo if is_number(&one) && is_number(&other) => {
                 let (left, _) = number(left, &one);
                 let (right, kind) = number(right, &other);
                 binary_expr(left, Operator::Modulo, unless_zero(right, &kind)?)
             }
-            MyIntegerDivide if is_whole(&one) && is_whole(&other) => {
-                let (left, _) = number(left, &one);
-                let (right, kind) = number(right, &other);
-                binary_expr(left, Operator::Divide, unless_zero(right, &kind)?)
-            }
+            MyIntegerDivide if one.is_null() || other.is_null() => lit(ScalarValue::Int64(None)),
             MyIntegerDivide if is_number(&one) && is_number(&other) => {
-                let double = |expr| cast(expr, DataType::Float64);
-                let divisor = unless_zero(double(right), &DataType::Float64)?;
-                let quotient = binary_expr(double(left), Operator::Divide, divisor);
-                cast(trunc(vec![quotient]), DataType::Int64)
+                whole_quotient((left, &one), (right, &other))?
             }
             Plus | Minus | Multiply if is_narrow(&one) && is_narrow(&other) => {
                 let wide = |expr| cast(expr, DataType::Int64);
@@ -80,7 +81,9 @@ impl ExprPlanner for Operators {
                 shifted(bits(left, &one), Operator::BitwiseShiftRight, right, &other)?
             }
             Plus | Minus | Multiply | Eq | NotEq | Lt | LtEq | Gt | GtEq | Spaceship
-                if one != other && is_number(&one) && is_number(&other) =>
+                if one != other
+                    && (is_number(&one) || one.is_null())
+                    && (is_number(&other) || other.is_null()) =>
             {
                 let (left, right) = (number(left, &one).0, number(right, &other).0);
                 return Ok(PlannerResult::Original(RawBinaryExpr { op, left, right }));
@@ -91,11 +94,45 @@ impl ExprPlanner for Operators {
     }
 }
 
+/// Whether an operand becomes a number: a text or a date in a calculation, and a text that is compared with a number.
+fn becomes_number(op: &BinaryOperator, kind: &DataType, other: &DataType) -> bool {
+    use BinaryOperator::{
+        Divide, Eq, Gt, GtEq, Lt, LtEq, Minus, Modulo, Multiply, MyIntegerDivide, NotEq, Plus, Spaceship,
+    };
+    match op {
+        Plus | Minus | Multiply | Divide | Modulo | MyIntegerDivide => {
+            is_text(kind) || (is_temporal(kind) && (is_number(other) || is_text(other)))
+        }
+        Eq | NotEq | Lt | LtEq | Gt | GtEq | Spaceship => is_text(kind) && is_number(other),
+        _ => false,
+    }
+}
+
+/// Divides and leaves out the fraction.
+fn whole_quotient((left, one): (Expr, &DataType), (right, other): (Expr, &DataType)) -> Result<Expr> {
+    let (left, _) = number(left, one);
+    let (right, kind) = number(right, other);
+    if is_whole(one) && is_whole(other) {
+        return Ok(binary_expr(left, Operator::Divide, unless_zero(right, &kind)?));
+    }
+    if !one.is_floating() && !other.is_floating() {
+        // Decimals are exact, their quotients are not.
+        let right = unless_zero(right, &kind)?;
+        let rest = binary_expr(left.clone(), Operator::Modulo, right.clone());
+        let whole = binary_expr(left, Operator::Minus, rest);
+        return Ok(cast(binary_expr(whole, Operator::Divide, right), DataType::Int64));
+    }
+    let double = |expr| cast(expr, DataType::Float64);
+    let divisor = unless_zero(double(right), &DataType::Float64)?;
+    Ok(cast(trunc(vec![binary_expr(double(left), Operator::Divide, divisor)]), DataType::Int64))
+}
+
 /// Returns the truth value of an expression: of a number, whether it is not zero.
 fn truth(expr: Expr, kind: &DataType) -> Result<Expr> {
     match kind {
         DataType::Boolean | DataType::Null => Ok(expr),
         kind if kind.is_numeric() => Ok(expr.not_eq(lit(ScalarValue::new_zero(kind)?))),
+        kind if is_text(kind) => Ok(cast(values::number(expr, kind), DataType::Float64).not_eq(lit(0.0))),
         kind => not_impl_err!("the truth value of {kind} is not supported: compare it with a value"),
     }
 }
@@ -118,6 +155,19 @@ fn number(expr: Expr, kind: &DataType) -> (Expr, DataType) {
         kind => (expr, kind.clone()),
     }
 }
+
+/// Gives a decimal that is divided more digits, since the quotient has only four more than it.
+fn precise(expr: Expr, kind: &DataType) -> Expr {
+    match kind {
+        DataType::Decimal128(precision, scale) if *precision <= 25 => {
+            cast(expr, DataType::Decimal128(precision + MORE_DIGITS, scale + MORE_DIGITS as i8))
+        }
+        _ => expr,
+    }
+}
+
+/// Digits that a decimal gets before it is divided.
+const MORE_DIGITS: u8 = 5;
 
 /// Converts a number to an integer; fractions are rounded.
 fn bits(expr: Expr, kind: &DataType) -> Expr {
@@ -143,6 +193,8 @@ fn unless_zero(divisor: Expr, kind: &DataType) -> Result<Expr> {
     let zero = ScalarValue::new_zero(kind)?;
     Ok(match &divisor {
         Expr::Literal(value, _) if *value != zero => divisor,
+        // A zero may have a sign, and is then not equal to zero.
+        _ if kind.is_floating() => nullif(values::unsigned_zero(divisor, kind), lit(zero)),
         _ => nullif(divisor, lit(zero)),
     })
 }
@@ -166,6 +218,19 @@ pub fn change(expr: &mut ast::Expr) {
     match expr {
         ast::Expr::UnaryOp { op: UnaryOperator::Not, expr: operand } if !is_truth(operand) => {
             *expr = with_boolean(operand, true);
+        }
+        ast::Expr::BinaryOp { left, op: op @ (BinaryOperator::Eq | BinaryOperator::NotEq), right } => {
+            if let (ast::Expr::Tuple(one), ast::Expr::Tuple(other)) = (left.as_ref(), right.as_ref())
+                && one.len() == other.len()
+            {
+                let equal = one.iter().zip(other);
+                let equal = equal.map(|(one, other)| binary(one, BinaryOperator::Eq, other.clone()));
+                let all = equal.reduce(|all, next| binary(&all, BinaryOperator::And, next));
+                let is_equal = *op == BinaryOperator::Eq;
+                if let Some(all) = all {
+                    *expr = if is_equal { all } else { with_boolean(&all, true) };
+                }
+            }
         }
         ast::Expr::UnaryOp { op: UnaryOperator::BitwiseNot, expr: operand } => {
             let ones = ast::Expr::Value(Value::Number("-1".to_owned(), false).into());

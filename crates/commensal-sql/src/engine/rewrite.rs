@@ -2,7 +2,7 @@
 //! `database()`, table functions with `"key" = "value"`, column names of the result, and case-insensitive names.
 
 use super::error::{Error, Problem};
-use super::{mysql_functions, operators};
+use super::{mysql_functions, operators, subqueries};
 use datafusion::common::TableReference;
 use datafusion::sql::parser::Statement;
 use datafusion::sql::sqlparser::ast::{
@@ -262,6 +262,7 @@ impl VisitorMut for Pass<'_> {
     }
 
     fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<()> {
+        subqueries::change(expr);
         if let Err(error) = mysql_functions::change(expr) {
             self.found.problem.get_or_insert(error);
         }

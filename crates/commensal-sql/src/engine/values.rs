@@ -1,13 +1,17 @@
 //! Conversions whose result depends on the type of a value, which is unknown until a statement is planned: functions
 //! that the planner replaces as soon as it knows the type.
 
-use datafusion::arrow::datatypes::{DataType, TimeUnit};
-use datafusion::common::{Result, internal_err, plan_err};
+use super::functions::{
+    self, DOUBLE_OF_TEXT, MOMENT_OF_NUMBER, NUMBER_OF_DATE, NUMBER_OF_MOMENT, TEXT_OF_DOUBLE, WHOLE_OF_TEXT,
+};
+use datafusion::arrow::datatypes::{DECIMAL128_MAX_PRECISION, DataType, Field, FieldRef, TimeUnit};
+use datafusion::common::{Result, ScalarValue, internal_err, plan_err};
 use datafusion::functions::expr_fn::to_char;
+use datafusion::functions::math::expr_fn::{ceil, floor};
 use datafusion::logical_expr::simplify::{ExprSimplifyResult, SimplifyContext};
 use datafusion::logical_expr::{
-    ColumnarValue, Expr, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility, cast, lit,
-    try_cast,
+    ColumnarValue, Expr, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
+    Volatility, cast, lit, try_cast,
 };
 use std::sync::Arc;
 
@@ -16,6 +20,9 @@ pub const NUMBER: &str = "__number";
 
 /// Name of the function that makes a value the text that MySQL makes of it.
 pub const TEXT: &str = "__text";
+
+/// Name of the function that leaves a number as it is, and makes any other value a text.
+pub const EITHER: &str = "__either";
 
 /// Name of the function that makes a value a date with time; NULL if it is none.
 pub const DATETIME: &str = "__datetime";
@@ -26,6 +33,18 @@ pub const DATE: &str = "__date";
 /// Name of the function that makes a value an integer.
 pub const SIGNED: &str = "__signed";
 
+/// Name of the function that rounds up; a decimal becomes an integer.
+pub const CEIL: &str = "__ceil";
+
+/// Name of the function that rounds down.
+pub const FLOOR: &str = "__floor";
+
+/// Name of the function that makes a zero without a sign of a floating point zero: with one it would be sorted below zero.
+const UNSIGNED_ZERO: &str = "__unsigned_zero";
+
+/// Name of the function that gives a decimal as many digits as it was rounded to.
+const DIGITS: &str = "__digits";
+
 /// Returns the functions.
 #[must_use]
 pub fn functions() -> Vec<Arc<ScalarUDF>> {
@@ -33,7 +52,11 @@ pub fn functions() -> Vec<Arc<ScalarUDF>> {
         let signature = Signature::any(1, Volatility::Immutable);
         Arc::new(ScalarUDF::new_from_impl(Conversion { name, signature }))
     };
-    [NUMBER, TEXT, DATETIME, DATE, SIGNED].map(function).to_vec()
+    let mut all =
+        [NUMBER, TEXT, EITHER, DATETIME, DATE, SIGNED, CEIL, FLOOR, UNSIGNED_ZERO].map(function).to_vec();
+    let signature = Signature::any(2, Volatility::Immutable);
+    all.push(Arc::new(ScalarUDF::new_from_impl(Digits { signature })));
+    all
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -42,7 +65,81 @@ struct Conversion {
     signature: Signature,
 }
 
-fn is_text(kind: &DataType) -> bool {
+/// Whether values of a type are dates, with time or without.
+#[must_use]
+pub fn is_temporal(kind: &DataType) -> bool {
+    matches!(kind, DataType::Date32 | DataType::Timestamp(..))
+}
+
+/// Returns the type of [`number`].
+fn number_type(kind: &DataType) -> DataType {
+    match kind {
+        DataType::Boolean | DataType::Date32 | DataType::Timestamp(..) => DataType::Int64,
+        // The opposite of the least number of 32 bits has 33.
+        kind if kind.is_integer() && *kind != DataType::UInt64 => DataType::Int64,
+        kind if is_text(kind) => DataType::Float64,
+        kind => kind.clone(),
+    }
+}
+
+/// Makes a value a number: a truth value 0 or 1, a text the number at its beginning, a date YYYYMMDD.
+#[must_use]
+pub fn number(value: Expr, kind: &DataType) -> Expr {
+    let call = |name, value, kind| functions::function(name).call(vec![cast(value, kind)]);
+    match kind {
+        DataType::Date32 => call(NUMBER_OF_DATE, value, DataType::Date32),
+        DataType::Timestamp(..) => {
+            call(NUMBER_OF_MOMENT, value, DataType::Timestamp(TimeUnit::Microsecond, None))
+        }
+        kind if is_text(kind) => match literal_number(&value) {
+            Some(number) => number,
+            None => call(DOUBLE_OF_TEXT, value, DataType::Utf8),
+        },
+        kind if number_type(kind) != *kind => cast(value, number_type(kind)),
+        _ => value,
+    }
+}
+
+/// Returns the number that a literal text is, whole if it is written so.
+fn literal_number(value: &Expr) -> Option<Expr> {
+    match value {
+        Expr::Literal(value, _) => value.try_as_str()??.parse::<i64>().ok().map(lit),
+        _ => None,
+    }
+}
+
+/// Takes the sign off a floating point zero.
+#[must_use]
+pub fn unsigned_zero(value: Expr, kind: &DataType) -> Expr {
+    match kind {
+        kind if kind.is_floating() => {
+            let value =
+                functions::function(functions::UNSIGNED_ZERO).call(vec![cast(value, DataType::Float64)]);
+            cast(value, kind.clone())
+        }
+        _ => value,
+    }
+}
+
+/// Rounds a number up or down.
+fn rounded(value: Expr, kind: &DataType, name: &str) -> Expr {
+    let round = |value| if name == CEIL { ceil(value) } else { floor(value) };
+    match kind {
+        DataType::Decimal128(precision, scale) => {
+            // One digit more than before, as 9.9 becomes 10.
+            let wide = DataType::Decimal128((precision + 1).min(DECIMAL128_MAX_PRECISION), *scale);
+            cast(round(cast(value, wide)), DataType::Int64)
+        }
+        kind if kind.is_floating() || is_text(kind) => {
+            unsigned_zero(round(cast(number(value, kind), DataType::Float64)), &DataType::Float64)
+        }
+        kind => cast(number(value, kind), DataType::Int64),
+    }
+}
+
+/// Whether values of a type are texts.
+#[must_use]
+pub fn is_text(kind: &DataType) -> bool {
     matches!(kind, DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View)
 }
 
@@ -57,16 +154,15 @@ impl ScalarUDFImpl for Conversion {
 
     fn return_type(&self, types: &[DataType]) -> Result<DataType> {
         match types {
-            [DataType::Boolean] if self.name == NUMBER => Ok(DataType::Int64),
-            [kind] if self.name == NUMBER || (self.name == TEXT && is_text(kind)) => Ok(kind.clone()),
-            [_] if self.name == TEXT => Ok(DataType::Utf8),
-            // DataFusion counts days or seconds since 1970; for MySQL the number 20240229 is a date.
-            [kind] if self.name == SIGNED && kind.is_temporal() => {
-                plan_err!("a date as a number is not supported: use date_format")
-            }
-            [kind] if self.name != SIGNED && (kind.is_numeric() || *kind == DataType::Boolean) => {
-                plan_err!("a number as a date is not supported: write it as a text")
-            }
+            [kind] if self.name == NUMBER => Ok(number_type(kind)),
+            [kind] if self.name == UNSIGNED_ZERO => Ok(kind.clone()),
+            [kind] if [CEIL, FLOOR].contains(&self.name) => Ok(match number_type(kind) {
+                DataType::Float32 | DataType::Float64 => DataType::Float64,
+                _ => DataType::Int64,
+            }),
+            [kind] if self.name == EITHER && kind.is_numeric() => Ok(kind.clone()),
+            [kind] if [TEXT, EITHER].contains(&self.name) && is_text(kind) => Ok(kind.clone()),
+            [_] if [TEXT, EITHER].contains(&self.name) => Ok(DataType::Utf8),
             [_] => Ok(match self.name {
                 SIGNED => DataType::Int64,
                 DATE => DataType::Date32,
@@ -81,19 +177,90 @@ impl ScalarUDFImpl for Conversion {
             return plan_err!("{} takes one argument", self.name);
         };
         let kind = context.get_data_type(&value)?;
+        let result = self.return_type(std::slice::from_ref(&kind))?;
         Ok(ExprSimplifyResult::Simplified(match kind {
-            DataType::Boolean if self.name == NUMBER => cast(value, DataType::Int64),
-            kind if self.name == DATETIME => try_cast(value, self.return_type(&[kind])?),
-            kind if self.name == DATE || self.name == SIGNED => cast(value, self.return_type(&[kind])?),
-            ref kind if self.name == NUMBER || is_text(kind) => value,
+            kind if self.name == NUMBER && is_text(&kind) => cast(number(value, &kind), result),
+            kind if self.name == NUMBER => number(value, &kind),
+            kind if self.name == UNSIGNED_ZERO => unsigned_zero(value, &kind),
+            kind if [CEIL, FLOOR].contains(&self.name) => rounded(value, &kind, self.name),
+            kind if is_temporal(&kind) && self.name == SIGNED => number(value, &kind),
+            kind if is_text(&kind) && self.name == SIGNED => {
+                functions::function(WHOLE_OF_TEXT).call(vec![cast(value, DataType::Utf8)])
+            }
+            kind if kind.is_numeric() && [DATE, DATETIME].contains(&self.name) => {
+                let moment = functions::function(MOMENT_OF_NUMBER).call(vec![cast(value, DataType::Int64)]);
+                cast(moment, result)
+            }
+            _ if self.name == DATETIME => try_cast(value, result),
+            _ if self.name == DATE || self.name == SIGNED => cast(value, result),
+            ref kind if is_text(kind) => value,
+            ref kind if self.name == EITHER && kind.is_numeric() => value,
             DataType::Boolean => cast(cast(value, DataType::Int64), DataType::Utf8),
+            kind if kind.is_floating() => {
+                functions::function(TEXT_OF_DOUBLE).call(vec![cast(value, DataType::Float64)])
+            }
             // A fraction of a second only if there is one.
             DataType::Timestamp(..) => cast(to_char(value, lit("%Y-%m-%d %H:%M:%S%.f")), DataType::Utf8),
             _ => cast(value, DataType::Utf8),
         }))
     }
 
+    fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        // A condition of SHOW is not optimized before it is evaluated; its columns are texts and numbers already.
+        match <[ColumnarValue; 1]>::try_from(arguments.args) {
+            Ok([value]) if value.data_type() == *arguments.return_field.data_type() => Ok(value),
+            _ => internal_err!("{} is replaced when its statement is planned", self.name),
+        }
+    }
+}
+
+/// Gives a decimal as many digits as it was rounded to: `(value, digits)`, with a literal.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Digits {
+    signature: Signature,
+}
+
+/// Returns the type of a decimal that was rounded to this many digits.
+fn with_digits(kind: &DataType, digits: Option<&ScalarValue>) -> DataType {
+    match (kind, digits) {
+        (DataType::Decimal128(precision, scale), Some(ScalarValue::Int64(Some(digits)))) => {
+            let digits = i8::try_from(*digits).unwrap_or(*scale).clamp(0, *scale);
+            DataType::Decimal128(*precision, digits)
+        }
+        (kind, _) => kind.clone(),
+    }
+}
+
+impl ScalarUDFImpl for Digits {
+    fn name(&self) -> &str {
+        DIGITS
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, types: &[DataType]) -> Result<DataType> {
+        types.first().cloned().map_or_else(|| plan_err!("{DIGITS} takes two arguments"), Ok)
+    }
+
+    fn return_field_from_args(&self, arguments: ReturnFieldArgs<'_>) -> Result<FieldRef> {
+        let ([value, _], [_, digits]) = (arguments.arg_fields, arguments.scalar_arguments) else {
+            return plan_err!("{DIGITS} takes two arguments");
+        };
+        let kind = with_digits(value.data_type(), *digits);
+        Ok(Arc::new(Field::new(DIGITS, kind, value.is_nullable())))
+    }
+
+    fn simplify(&self, arguments: Vec<Expr>, context: &SimplifyContext) -> Result<ExprSimplifyResult> {
+        let Ok([value, Expr::Literal(digits, _)]) = <[Expr; 2]>::try_from(arguments) else {
+            return plan_err!("{DIGITS} takes a literal");
+        };
+        let kind = with_digits(&context.get_data_type(&value)?, Some(&digits));
+        Ok(ExprSimplifyResult::Simplified(cast(value, kind)))
+    }
+
     fn invoke_with_args(&self, _: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        internal_err!("{} is replaced when its statement is planned", self.name)
+        internal_err!("{DIGITS} is replaced when its statement is planned")
     }
 }

@@ -205,6 +205,7 @@ fn failure(error: &Error) -> Failure {
         Error::Denied(_) => (1227, "42000"),
         Error::NotOwner(_) => (1095, "HY000"),
         Error::ReadOnly => (1792, "25006"),
+        Error::Unsupported(_) => (1235, "42000"),
         Error::Cancelled => (1317, "70100"),
         Error::ExecutionTime => (3024, "HY000"),
         Error::Name(problem, _) => match problem {

@@ -3,6 +3,7 @@
 use super::answer::{length, text};
 use super::days;
 use crate::engine::column_name;
+use crate::engine::functions::real;
 use datafusion::arrow::array::{Array, ArrayRef, AsArray, RecordBatch, StringArray};
 use datafusion::arrow::compute::cast;
 use datafusion::arrow::datatypes::{
@@ -246,16 +247,6 @@ impl Ready {
                 (false, RowFormat::Binary) => as_binary(*kind, array, row, to),
             }
         }
-    }
-}
-
-/// Formats a floating point number so that MySQL and most languages can parse it.
-fn real(value: f64, shortest: &str, exponent: String) -> String {
-    match value {
-        _ if value.is_nan() => "NaN".to_owned(),
-        _ if value.is_infinite() => if value > 0.0 { "Infinity" } else { "-Infinity" }.to_owned(),
-        _ if value != 0.0 && !(1e-5..1e15).contains(&value.abs()) => exponent,
-        _ => shortest.to_owned(),
     }
 }
 

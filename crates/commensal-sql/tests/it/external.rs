@@ -5,5 +5,7 @@
 )]
 #![allow(clippy::unwrap_used, reason = "a test says what failed by failing there")]
 
+mod differential;
 pub(crate) mod drivers;
+mod grammar;
 mod mariadb;

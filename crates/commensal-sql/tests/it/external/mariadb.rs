@@ -14,13 +14,13 @@ use tempfile::TempDir;
 const PACKAGES: [&str; 4] = ["mariadb-server-core", "liburing2", "libaio1", "libnuma1"];
 
 /// A server with an empty data folder; everybody may log in.
-struct Mariadb {
+pub(super) struct Mariadb {
     _server: Server,
     _folder: TempDir,
-    address: SocketAddr,
+    pub(super) address: SocketAddr,
 }
 
-fn fetched() -> Result<PathBuf, String> {
+pub(super) fn fetched() -> Result<PathBuf, String> {
     kept("mariadb-server-core", |folder| {
         output(Command::new("apt-get").arg("download").args(PACKAGES).current_dir(folder))?;
         let files = std::fs::read_dir(folder).map_err(|error| error.to_string())?;
@@ -33,7 +33,7 @@ fn fetched() -> Result<PathBuf, String> {
 }
 
 impl Mariadb {
-    fn start(root: &Path) -> Result<Mariadb, String> {
+    pub(super) fn start(root: &Path) -> Result<Mariadb, String> {
         let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
         let address = unused_address();
         let path = |name: &str| folder.path().join(name).display().to_string();
@@ -121,7 +121,7 @@ fn operators_have_mariadbs_values() {
                         })
                     }
                     // A shift by a fraction.
-                    Answer::Err(1105, why) => why.contains("a shift by Float64 is not supported"),
+                    Answer::Err(1235, why) => why.contains("a shift by Float64 is not supported"),
                     _ => false,
                 };
                 match is_right {

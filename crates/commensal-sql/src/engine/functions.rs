@@ -1,0 +1,185 @@
+//! MySQL's functions that DataFusion does not have, or has with another meaning, computed value by value. One row of the
+//! table is one function; a NULL argument makes the result NULL.
+
+mod dates;
+mod numbers;
+mod row;
+mod texts;
+
+pub use dates::{
+    BETWEEN, DATE_FORMAT, MOMENT_OF_NUMBER, MOVED_BY_CLOCK, MOVED_BY_DAYS, NUMBER_OF_DATE, NUMBER_OF_MOMENT,
+    PARTS,
+};
+pub use numbers::{DOUBLE_OF_TEXT, TEXT_OF_DOUBLE, UNSIGNED_ZERO, WHOLE_OF_TEXT, real};
+pub use row::ArgumentKind;
+use row::{CellValue, DAYS_TO_1970, RowFunction, date_of};
+
+use chrono::{DateTime, Datelike};
+use datafusion::arrow::array::{
+    ArrayRef, AsArray, BinaryBuilder, Date32Builder, Float64Builder, Int64Builder, StringBuilder,
+    TimestampMicrosecondBuilder,
+};
+use datafusion::arrow::datatypes::{
+    DataType, Date32Type, Float64Type, Int64Type, TimeUnit, TimestampMicrosecondType,
+};
+use datafusion::common::{Result, ScalarValue, exec_datafusion_err, plan_err};
+use datafusion::logical_expr::{
+    ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
+};
+use std::borrow::Cow;
+use std::sync::Arc;
+
+fn all() -> impl Iterator<Item = &'static RowFunction> {
+    texts::ROWS.iter().chain(numbers::ROWS).chain(dates::ROWS)
+}
+
+/// Returns the kinds of the parameters of a function that takes so many arguments.
+pub fn parameters(name: &str, count: usize) -> Option<Vec<ArgumentKind>> {
+    let row = all().find(|row| row.name == name && row.takes(count))?;
+    Some((0..count).map(|at| row.parameter(at)).collect())
+}
+
+/// Returns the functions for DataFusion.
+#[must_use]
+pub fn functions() -> Vec<Arc<ScalarUDF>> {
+    let mut names: Vec<&'static str> = all().map(|row| row.name).collect();
+    names.dedup();
+    let signature = || Signature::user_defined(Volatility::Immutable);
+    let function = |name| ScalarUDF::new_from_impl(ByRow { name, signature: signature() });
+    names.into_iter().map(|name| Arc::new(function(name))).collect()
+}
+
+/// Returns the function of this name, for expressions that are built after planning.
+#[must_use]
+pub fn function(name: &'static str) -> ScalarUDF {
+    ScalarUDF::new_from_impl(ByRow { name, signature: Signature::user_defined(Volatility::Immutable) })
+}
+
+const MOMENT: DataType = DataType::Timestamp(TimeUnit::Microsecond, None);
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct ByRow {
+    name: &'static str,
+    signature: Signature,
+}
+
+impl ByRow {
+    fn row(&self, count: usize) -> Result<&'static RowFunction> {
+        match all().find(|row| row.name == self.name && row.takes(count)) {
+            Some(row) => Ok(row),
+            None => plan_err!("Incorrect parameter count in the call to native function '{}'", self.name),
+        }
+    }
+}
+
+impl ScalarUDFImpl for ByRow {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn coerce_types(&self, types: &[DataType]) -> Result<Vec<DataType>> {
+        let row = self.row(types.len())?;
+        let coerced = types.iter().enumerate().map(|(at, given)| match row.parameter(at) {
+            ArgumentKind::Text => DataType::Utf8,
+            ArgumentKind::Bytes => DataType::Binary,
+            ArgumentKind::Whole => DataType::Int64,
+            ArgumentKind::Double => DataType::Float64,
+            ArgumentKind::Date => DataType::Date32,
+            ArgumentKind::Moment => MOMENT,
+            ArgumentKind::Either if given.is_numeric() || *given == DataType::Boolean => DataType::Int64,
+            ArgumentKind::Either => DataType::Utf8,
+            ArgumentKind::DateOrMoment if matches!(given, DataType::Date32) => DataType::Date32,
+            ArgumentKind::DateOrMoment => MOMENT,
+        });
+        Ok(coerced.collect())
+    }
+
+    fn return_type(&self, types: &[DataType]) -> Result<DataType> {
+        Ok(match self.row(types.len())?.result {
+            ArgumentKind::Text | ArgumentKind::Either => DataType::Utf8,
+            ArgumentKind::Bytes => DataType::Binary,
+            ArgumentKind::Whole => DataType::Int64,
+            ArgumentKind::Double => DataType::Float64,
+            ArgumentKind::Date => DataType::Date32,
+            ArgumentKind::Moment => MOMENT,
+            ArgumentKind::DateOrMoment => match types.first() {
+                Some(DataType::Date32) => DataType::Date32,
+                _ => MOMENT,
+            },
+        })
+    }
+
+    fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let row = self.row(arguments.args.len())?;
+        let are_scalars = arguments.args.iter().all(|one| matches!(one, ColumnarValue::Scalar(_)));
+        let count = if are_scalars { 1 } else { arguments.number_rows };
+        let arrays: Vec<ArrayRef> =
+            arguments.args.iter().map(|one| one.to_array(count)).collect::<Result<_>>()?;
+        let result = arguments.return_field.data_type();
+        let values = (0..count).map(|at| {
+            let cells: Option<Vec<CellValue<'_>>> = arrays.iter().map(|array| cell(array, at)).collect();
+            cells.and_then(|cells| (row.call)(&cells))
+        });
+        let array = column(result, values)?;
+        match are_scalars {
+            true => Ok(ColumnarValue::Scalar(ScalarValue::try_from_array(&array, 0)?)),
+            false => Ok(ColumnarValue::Array(array)),
+        }
+    }
+}
+
+/// Returns the value at a place of an array; `None` if it is NULL.
+fn cell(array: &ArrayRef, at: usize) -> Option<CellValue<'_>> {
+    if array.is_null(at) {
+        return None;
+    }
+    Some(match array.data_type() {
+        DataType::Utf8 => CellValue::Text(Cow::Borrowed(array.as_string::<i32>().value(at))),
+        DataType::Int64 => CellValue::Whole(array.as_primitive::<Int64Type>().value(at)),
+        DataType::Float64 => CellValue::Double(array.as_primitive::<Float64Type>().value(at)),
+        DataType::Binary => CellValue::Bytes(array.as_binary::<i32>().value(at).to_vec()),
+        DataType::Date32 => {
+            CellValue::Date(date_of(i64::from(array.as_primitive::<Date32Type>().value(at)))?)
+        }
+        _ => {
+            let micros = array.as_primitive_opt::<TimestampMicrosecondType>()?.value(at);
+            CellValue::Moment(DateTime::from_timestamp_micros(micros)?.naive_utc())
+        }
+    })
+}
+
+fn column<'a>(kind: &DataType, values: impl Iterator<Item = Option<CellValue<'a>>>) -> Result<ArrayRef> {
+    macro_rules! built {
+        ($builder:expr, $one:ident => $of:expr) => {{
+            let mut builder = $builder;
+            for value in values {
+                match value {
+                    Some($one) => builder.append_value($of),
+                    None => builder.append_null(),
+                }
+            }
+            Ok(Arc::new(builder.finish()))
+        }};
+    }
+    match kind {
+        DataType::Utf8 => built!(StringBuilder::new(), one => one.text()),
+        DataType::Int64 => built!(Int64Builder::new(), one => one.whole()),
+        DataType::Float64 => built!(Float64Builder::new(), one => one.double()),
+        DataType::Binary => built!(BinaryBuilder::new(), one => match &one {
+            CellValue::Bytes(bytes) => bytes.as_slice(),
+            other => other.text().as_bytes(),
+        }),
+        DataType::Date32 => built!(Date32Builder::new(), one => {
+            let days = i64::from(one.moment().date().num_days_from_ce()) - DAYS_TO_1970;
+            i32::try_from(days).unwrap_or_default()
+        }),
+        DataType::Timestamp(TimeUnit::Microsecond, None) => {
+            built!(TimestampMicrosecondBuilder::new(), one => one.moment().and_utc().timestamp_micros())
+        }
+        other => Err(exec_datafusion_err!("a function has no results of type {other}")),
+    }
+}

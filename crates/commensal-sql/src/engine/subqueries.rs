@@ -1,0 +1,167 @@
+//! Comparisons with subqueries and lists, in a form that DataFusion answers right: it loses NULLs in `x > ALL (…)` and
+//! `x = ANY (…)`, finds no row for `0 NOT IN (1, column)`, and takes a constant NULL for different from all rows.
+
+use datafusion::sql::sqlparser::ast::{
+    BinaryOperator, Expr, Query, SetExpr, TableFactor, UnaryOperator, Value, Visit, VisitMut, Visitor,
+    VisitorMut,
+};
+use datafusion::sql::sqlparser::dialect::GenericDialect;
+use datafusion::sql::sqlparser::parser::Parser;
+use std::ops::ControlFlow;
+
+/// `$1 op ALL (rows)`: true without rows, false if a row decides, NULL if a NULL may.
+const ALL: &str = "CASE WHEN (SELECT count(*) FROM (SELECT 1) AS q(c)) = 0 THEN TRUE \
+                   WHEN NOT ($1 < (SELECT bound(c) FROM (SELECT 1) AS q(c))) THEN FALSE \
+                   WHEN (SELECT count(*) - count(c) FROM (SELECT 1) AS q(c)) > 0 THEN NULL \
+                   ELSE $1 < (SELECT bound(c) FROM (SELECT 1) AS q(c)) END";
+
+/// `$1 op ANY (rows)`.
+const ANY: &str = "CASE WHEN (SELECT count(*) FROM (SELECT 1) AS q(c)) = 0 THEN FALSE \
+                   WHEN $1 < (SELECT bound(c) FROM (SELECT 1) AS q(c)) THEN TRUE \
+                   WHEN (SELECT count(*) - count(c) FROM (SELECT 1) AS q(c)) > 0 THEN NULL \
+                   ELSE $1 < (SELECT bound(c) FROM (SELECT 1) AS q(c)) END";
+
+/// A constant that is not in the rows. A NULL is not among no rows only.
+const CONSTANT: &str = "$2 AND ($1 IS NOT NULL OR (SELECT count(*) FROM (SELECT 1) AS q(c)) = 0)";
+
+/// Rewrites a comparison with a subquery.
+pub fn change(expr: &mut Expr) {
+    let other = match expr {
+        Expr::AllOp { left, compare_op, right } => compared(left, compare_op, right, true),
+        Expr::AnyOp { left, compare_op, right, .. } => compared(left, compare_op, right, false),
+        Expr::InList { expr: value, list, negated } if list.iter().any(|one| !is_constant(one)) => {
+            let equal = list.iter().map(|one| binary(value, BinaryOperator::Eq, one));
+            let any = equal.reduce(|any, next| binary(&any, BinaryOperator::Or, &next));
+            let not = |any| Expr::UnaryOp { op: UnaryOperator::Not, expr: Box::new(any) };
+            any.map(|any| if *negated { not(any) } else { any })
+        }
+        Expr::InSubquery { expr: value, subquery, negated: true } if is_constant(value) => {
+            let not_in = Expr::InSubquery { expr: value.clone(), subquery: subquery.clone(), negated: true };
+            filled(CONSTANT, &[value.as_ref().clone(), not_in], subquery, None)
+        }
+        _ => None,
+    };
+    if let Some(other) = other {
+        *expr = other;
+    }
+}
+
+fn binary(left: &Expr, op: BinaryOperator, right: &Expr) -> Expr {
+    let nested = |expr: &Expr| Box::new(Expr::Nested(Box::new(expr.clone())));
+    Expr::Nested(Box::new(Expr::BinaryOp { left: nested(left), op, right: nested(right) }))
+}
+
+/// Returns the replacement of a comparison with all rows of a subquery, or with any of them.
+fn compared(left: &Expr, op: &BinaryOperator, right: &Expr, all: bool) -> Option<Expr> {
+    use BinaryOperator::{Eq, Gt, GtEq, Lt, LtEq, NotEq};
+    let Expr::Subquery(subquery) = right else { return None };
+    match (op, all) {
+        (Eq, false) | (NotEq, true) => {
+            let mut is_in =
+                Expr::InSubquery { expr: Box::new(left.clone()), subquery: subquery.clone(), negated: all };
+            change(&mut is_in);
+            Some(is_in)
+        }
+        (Gt | GtEq | Lt | LtEq, _) => {
+            // Above all is above the greatest, below any is below the greatest.
+            let greatest = matches!(op, Gt | GtEq) == all;
+            let template = if all { ALL } else { ANY };
+            filled(template, std::slice::from_ref(left), subquery, Some((op, greatest)))
+        }
+        _ => None,
+    }
+}
+
+/// Fills a template with values, a subquery for its rows, and an operator with the function that gives the row to compare with.
+fn filled(
+    template: &str,
+    values: &[Expr],
+    subquery: &Query,
+    compared: Option<(&BinaryOperator, bool)>,
+) -> Option<Expr> {
+    struct Fill<'a>(&'a [Expr], &'a Query);
+    impl VisitorMut for Fill<'_> {
+        type Break = ();
+        fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<()> {
+            if let Expr::Value(value) = expr
+                && let Value::Placeholder(name) = &value.value
+                && let Some(at) = name.strip_prefix('$').and_then(|at| at.parse::<usize>().ok())
+                && let Some(value) = at.checked_sub(1).and_then(|at| self.0.get(at))
+            {
+                *expr = Expr::Nested(Box::new(value.clone()));
+            }
+            ControlFlow::Continue(())
+        }
+        fn post_visit_table_factor(&mut self, factor: &mut TableFactor) -> ControlFlow<()> {
+            if let TableFactor::Derived { subquery, .. } = factor
+                && matches!(subquery.body.as_ref(), SetExpr::Select(select) if select.from.is_empty())
+            {
+                **subquery = self.1.clone();
+            }
+            ControlFlow::Continue(())
+        }
+    }
+    let text = match compared {
+        Some((op, greatest)) => {
+            let bound = if greatest { "max(c)" } else { "min(c)" };
+            template.replace("bound(c)", bound).replace("$1 <", &format!("$1 {op}"))
+        }
+        None => template.to_owned(),
+    };
+    // Only the test of templates can fail here.
+    let mut expr = Parser::new(&GenericDialect {}).try_with_sql(&text).ok()?.parse_expr().ok()?;
+    let _: ControlFlow<()> = VisitMut::visit(&mut expr, &mut Fill(values, subquery));
+    Some(Expr::Nested(Box::new(expr)))
+}
+
+/// Whether an expression has no columns.
+fn is_constant(expr: &Expr) -> bool {
+    struct Columns;
+    impl Visitor for Columns {
+        type Break = ();
+        fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<()> {
+            match expr {
+                Expr::Identifier(_) | Expr::CompoundIdentifier(_) | Expr::Subquery(_) => {
+                    ControlFlow::Break(())
+                }
+                _ => ControlFlow::Continue(()),
+            }
+        }
+    }
+    Visit::visit(expr, &mut Columns).is_continue()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::dialect::Mysql;
+
+    #[test]
+    fn comparisons_with_subqueries() {
+        for (sql, parts) in [
+            (
+                "a > ALL (SELECT b FROM t)",
+                vec!["(SELECT max(c) FROM (SELECT b FROM t) AS q (c))", "THEN true", "(a) >"],
+            ),
+            ("a <= ALL (SELECT b FROM t)", vec!["min(c)", "(a) <="]),
+            ("a < ANY (SELECT b FROM t)", vec!["max(c)", "THEN false WHEN (a) <"]),
+            ("a >= SOME (SELECT b FROM t)", vec!["min(c)"]),
+            ("a = ANY (SELECT b FROM t)", vec!["a IN (SELECT b FROM t)"]),
+            ("a <> ALL (SELECT b FROM t)", vec!["a NOT IN (SELECT b FROM t)"]),
+            ("a IN (1, (SELECT b FROM t))", vec!["((a) = (1))) OR (((a) = ((SELECT b FROM t))))"]),
+            ("a NOT IN (1, (SELECT b FROM t))", vec!["NOT (("]),
+            ("a IN (1, 2)", vec!["a IN (1, 2)"]),
+            ("1 IN (2, a)", vec!["((1) = (2))) OR (((1) = (a)))"]),
+            ("a NOT IN (SELECT b FROM t)", vec!["a NOT IN (SELECT b FROM t)"]),
+            (
+                "NULL NOT IN (SELECT b FROM t)",
+                vec!["(NULL) IS NOT NULL OR (SELECT count(*) FROM (SELECT b FROM t) AS q (c)) = 0"],
+            ),
+        ] {
+            let mut expr = Parser::new(&Mysql).try_with_sql(sql).unwrap().parse_expr().unwrap();
+            change(&mut expr);
+            let text = expr.to_string();
+            assert!(parts.iter().all(|part| text.contains(part)), "{sql}: {text}");
+        }
+    }
+}
