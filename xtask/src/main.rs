@@ -64,7 +64,7 @@ enum Task {
         #[arg(long, value_name = "DIR", conflicts_with_all = ["part", "check"])]
         out: Option<PathBuf>,
     },
-    /// Make the packages of a release: .deb, .rpm, checksums and the list of crates. Needs nfpm.
+    /// Make the packages of a release: .deb, .rpm, a static tarball and an image, with checksums and lists of crates. Needs nfpm.
     Dist(dist::Args),
     /// Measure the goals in DESIGN, as ratios within one run; `--help` lists the parts.
     #[command(disable_help_flag = true)]

@@ -1,0 +1,7 @@
+#!/bin/sh
+# After the files are removed.
+set -e
+
+if [ -d /run/systemd/system ]; then
+    systemctl daemon-reload || :
+fi
