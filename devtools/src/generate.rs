@@ -1,10 +1,10 @@
 //! Generates files. The references of knobs and limits (from their tables) are stored in the tree. Man pages and
 //! completions (from the command line) and the JSON Schemas of records are written only for packages.
 
+mod manual;
+
 use anyhow::bail;
-use clap::CommandFactory;
 use clap_complete::Shell;
-use commensal::cli::Cli;
 use commensal_core::knob::{File, Knob, KnobOrder, KnobStatus, Normalise, Property, Scope, TABLE};
 use commensal_core::limit::{LIMITS, Row, Unattended, Unit};
 use std::collections::BTreeMap;
@@ -39,18 +39,7 @@ fn limits() -> String {
          |---|---|---|---|---|---|---|\n",
     );
     for row in LIMITS {
-        let amount = match row.unit {
-            Unit::Weight => "1 to 10000".to_owned(),
-            Unit::Cpus => "`\"2.5 cores\"`, `\"50 %\"`".to_owned(),
-            Unit::CpuSet => "`\"0-3,8\"`".to_owned(),
-            Unit::Partition => "`\"root\"`, `\"isolated\"`".to_owned(),
-            Unit::Memory => "`\"8 GiB\"`, `\"25 %\"`".to_owned(),
-            Unit::Rate => "`\"100 MiB/s\"`".to_owned(),
-            Unit::Operations => "`\"500 iops\"`".to_owned(),
-            Unit::Time => "`\"20 ms\"`".to_owned(),
-            Unit::Count(low, high) => format!("{low} to {high}"),
-            Unit::Switch => "`true`".to_owned(),
-        };
+        let amount = amount(row.unit);
         let not_online = |row: &Row| row.not_online.is_some();
         let unattended = match row.unattended {
             _ if not_online(row) || row.needs.is_some_and(|other| not_online(other.row())) => {
@@ -80,6 +69,22 @@ fn limits() -> String {
     text
 }
 
+/// What an amount of this unit looks like.
+fn amount(unit: Unit) -> String {
+    match unit {
+        Unit::Weight => "1 to 10000".to_owned(),
+        Unit::Cpus => "`\"2.5 cores\"`, `\"50 %\"`".to_owned(),
+        Unit::CpuSet => "`\"0-3,8\"`".to_owned(),
+        Unit::Partition => "`\"root\"`, `\"isolated\"`".to_owned(),
+        Unit::Memory => "`\"8 GiB\"`, `\"25 %\"`".to_owned(),
+        Unit::Rate => "`\"100 MiB/s\"`".to_owned(),
+        Unit::Operations => "`\"500 iops\"`".to_owned(),
+        Unit::Time => "`\"20 ms\"`".to_owned(),
+        Unit::Count(low, high) => format!("{low} to {high}"),
+        Unit::Switch => "`true`".to_owned(),
+    }
+}
+
 /// Writes the additional files of a package: man pages, completions, JSON Schemas.
 pub fn package(out: &Path) -> anyhow::Result<()> {
     for (name, text) in packaged()? {
@@ -97,27 +102,16 @@ fn packaged() -> anyhow::Result<BTreeMap<String, Vec<u8>>> {
     files.insert("schema/density.schema.json".to_owned(), ladder.into_bytes());
     let groups = commensal_core::text::json_pretty(&commensal_core::config::schema::schema())?;
     files.insert("schema/groups.schema.json".to_owned(), (groups + "\n").into_bytes());
-    let mut command = Cli::command();
+    let mut command = commensal::cli::command().disable_help_subcommand(true);
     command.build();
-    manual(&command, &mut files)?;
+    manual::commands(&command, &mut files)?;
+    files.insert("man/groups.toml.5".to_owned(), manual::groups_file().into_bytes());
     for (shell, name) in
         [(Shell::Bash, "commensal.bash"), (Shell::Zsh, "_commensal"), (Shell::Fish, "commensal.fish")]
     {
         files.insert(format!("completions/{name}"), commensal::cli::completions(shell)?.into_bytes());
     }
     Ok(files)
-}
-
-/// Adds a man page for each subcommand, with a name in git's style: commensal-lab-run(1).
-fn manual(command: &clap::Command, files: &mut BTreeMap<String, Vec<u8>>) -> anyhow::Result<()> {
-    let mut page = Vec::new();
-    clap_mangen::Man::new(command.clone()).render(&mut page)?;
-    let name = command.get_display_name().unwrap_or_else(|| command.get_name()).to_owned();
-    files.insert(format!("man/{name}.1"), page);
-    for verb in command.get_subcommands().filter(|verb| !verb.is_hide_set() && verb.get_name() != "help") {
-        manual(verb, files)?;
-    }
-    Ok(())
 }
 
 fn knobs() -> String {

@@ -51,15 +51,17 @@ pub use sched_args::{Sched, SchedVerb};
 use crate::context::Context;
 use crate::output;
 use anyhow::anyhow;
+use clap::builder::Resettable;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{CommandFactory, Parser};
+use clap::{Command, CommandFactory, FromArgMatches};
 use commensal_host::LinuxHost;
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 /// Parses the command line, runs the command, and returns the exit status.
 #[must_use]
 pub fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match parse(std::env::args_os()) {
         Ok(cli) => cli,
         // The program's name alone asks what it is.
         Err(error)
@@ -93,6 +95,35 @@ pub fn main() -> ExitCode {
             ExitCode::from(trouble)
         }
     }
+}
+
+/// The command line. The help of a command says what it does, then has an example, details and the options.
+#[must_use]
+pub fn command() -> Command {
+    described(Cli::command())
+}
+
+/// Puts all but the first paragraph of a command's documentation between its first and its usage. As clap's long help,
+/// they would put every option on lines of its own.
+fn described(command: Command) -> Command {
+    let text = command.get_long_about().map(ToString::to_string).unwrap_or_default();
+    let command = command
+        .help_template("{about-with-newline}\n{before-help}{usage-heading} {usage}\n\n{all-args}")
+        .mut_subcommands(described);
+    match text.split_once("\n\n") {
+        Some((_, details)) => command.long_about(Resettable::Reset).before_help(details.to_owned()),
+        None => command,
+    }
+}
+
+/// Parses a command line.
+///
+/// # Errors
+/// It has mistakes, or asks for help.
+pub fn parse(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Cli, clap::Error> {
+    let mut command = command();
+    let matches = command.try_get_matches_from_mut(words)?;
+    Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
 }
 
 /// What was probably meant by an argument that the verb does not take: a groups file, or the command of `run`.
@@ -145,7 +176,7 @@ fn is_run() -> bool {
 /// The generated script is not UTF-8, which does not happen in practice.
 pub fn completions(shell: clap_complete::Shell) -> anyhow::Result<String> {
     let mut text = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "commensal", &mut text);
+    clap_complete::generate(shell, &mut command(), "commensal", &mut text);
     Ok(String::from_utf8(text)?)
 }
 

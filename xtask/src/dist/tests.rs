@@ -138,6 +138,7 @@ mod external {
                 "bin/commensal",
                 "man/commensal.1",
                 "man/commensal-plan.1",
+                "man/groups.toml.5",
                 "completions/commensal.bash",
                 "completions/_commensal",
                 "completions/commensal.fish",

@@ -58,17 +58,31 @@ pub struct Agent {
 /// `commensal agent …`: commands to the running agent.
 #[derive(Debug, Subcommand)]
 pub enum AgentOrder {
-    /// Reload the groups files now and apply them. If they have errors, the errors are printed, the previous groups
-    /// stay in force, and the exit status is 2.
+    /// Reload the groups files now and apply them.
+    ///
+    /// Example: commensal agent reload
+    ///
+    /// If they have errors, the errors are printed and the previous groups stay in force.
+    ///
+    /// Exit status 0: the groups are in force; 2: they have errors.
     Reload,
     /// Write nothing until `resume`: limits stay as they are, and the agent only observes.
+    ///
+    /// Example: commensal agent pause
     Pause,
     /// Resume writing.
+    ///
+    /// Example: commensal agent resume
     Resume,
-    /// Measure the effect of isolation on this machine: remove isolation from the offline groups for short windows in
-    /// random order, and compare how long online groups wait for a CPU. The canary ends as soon as the effect is
-    /// significant. Exit status 0: online groups wait longer without isolation; 1: they wait longer with it; 3: no
-    /// significant difference.
+    /// Measure the effect of isolation on the running machine.
+    ///
+    /// Example: commensal agent canary --for 5m
+    ///
+    /// Removes isolation from the offline groups for short windows in random order, and compares how long online groups
+    /// wait for a CPU. The canary ends as soon as the effect is significant.
+    ///
+    /// Exit status 0: online groups wait longer without isolation; 1: they wait longer with it; 3: no significant
+    /// difference.
     Canary(Canary),
 }
 

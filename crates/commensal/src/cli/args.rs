@@ -10,7 +10,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Printed after the list of verbs.
+/// The whole of what a user does, in order.
 const EXAMPLE: &str = "\
 Example:
   commensal doctor                          what this machine can enforce
@@ -20,31 +20,34 @@ Example:
   commensal status                          what is in force
   commensal restore                         put everything back";
 
+/// Heading of the options that every command takes, which are the last.
+const EVERY: &str = "Options of every command";
+
 /// Runs batch work beside latency-critical services on the same machine without the services noticing, and
 /// proves it.
 #[derive(Debug, Parser)]
-#[command(name = "commensal", version, propagate_version = true, max_term_width = 100, after_help = EXAMPLE)]
+#[command(name = "commensal", version, propagate_version = true, max_term_width = 100, before_help = EXAMPLE)]
 pub struct Cli {
     /// Directory of the undo journal [default: /var/lib/commensal as root, else $XDG_STATE_HOME/commensal].
-    #[arg(long, global = true, value_name = "DIR")]
+    #[arg(long, global = true, help_heading = EVERY, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
 
     /// Prefix of the names of commensal's own cgroups: NAME-online and NAME-offline.
-    #[arg(long, global = true, value_name = "NAME", default_value = "commensal")]
+    #[arg(long, global = true, help_heading = EVERY, value_name = "NAME", default_value = "commensal")]
     pub cgroup_prefix: String,
 
     /// Create commensal's own cgroups below this one, in every cgroup hierarchy [default: the root; as another user, or where systemd manages the
     /// tree, the cgroup that was delegated to this process]. `/` forces the root although systemd manages it.
-    #[arg(long, global = true, value_name = "CGROUP")]
+    #[arg(long, global = true, help_heading = EVERY, value_name = "CGROUP")]
     pub cgroup_root: Option<PathBuf>,
 
     /// Manage cgroups although another commensal instance, with another state directory, manages cgroups on this
     /// machine. The groups of that instance are not touched.
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = EVERY)]
     pub beside_others: bool,
     /// Continue although users other than root (or this user) could have written the state directory, a file in it or a
     /// groups file.
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = EVERY)]
     pub insecure_permissions: bool,
 
     /// The subcommand.
@@ -55,56 +58,134 @@ pub struct Cli {
 /// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Verb {
-    /// Report what this machine can enforce (tested in a scratch cgroup), what is missing, and how to get it. Exit status
-    /// 1: only weak mechanisms can hold back offline work.
+    /// Report what this machine can enforce, what is missing, and how to get it.
+    ///
+    /// Example: commensal doctor
+    ///
+    /// Every setting is tried in a scratch cgroup. Changes nothing else.
+    ///
+    /// Exit status 1: only weak mechanisms can hold back offline work.
     Doctor(Doctor),
-    /// Propose a groups file for this machine: which services look online and which work looks offline, with the reason
-    /// for each line. Looks at all processes twice within a second, and changes nothing. Exit status 1: nothing looks
-    /// online or offline.
+    /// Propose a groups file for this machine, with a reason for each line.
+    ///
+    /// Example: commensal init --write groups.toml
+    ///
+    /// Looks at all processes twice within a second: which services look online, and which work looks offline. Without
+    /// --write, changes nothing.
+    ///
+    /// Exit status 0: there is a proposal; 1: nothing looks online or offline.
     Init(Init),
-    /// Show every write that `apply` would make, in order, with its reason. Changes nothing: knobs are tested only in
-    /// an empty scratch cgroup. Exit status 0: nothing to do; 1: there are steps to do, or a setting is unmet.
+    /// Show every write that `apply` would make, in order, with its reason.
+    ///
+    /// Example: commensal plan -c groups.toml
+    ///
+    /// Changes nothing: knobs are tested only in an empty scratch cgroup.
+    ///
+    /// Exit status 0: there is nothing to do; 1: there are steps to do, or a setting is unmet.
     Plan(Groups),
-    /// Apply the groups once; every original value is recorded in the undo journal. Exit status 0: everything requested
-    /// is in force; 1: a setting is unmet, or a process could not be moved and stays in its cgroup; 2: a step was
-    /// refused, and the steps before it were reverted (the message names what could not be).
+    /// Put the groups in force once.
+    ///
+    /// Example: commensal apply -c groups.toml
+    ///
+    /// Every original value is recorded in the undo journal before the first write to it.
+    ///
+    /// Exit status 0: everything requested is in force; 1: a setting is unmet, or a process could not be moved and
+    /// stays in its cgroup; 2: a step was refused, and the steps before it were reverted (the message names what could
+    /// not be).
     Apply(Groups),
-    /// Restore every original value and remove commensal's own cgroups. Needs no running agent or guard. Exit status 1:
-    /// something stays because it is in use; 2: something could not be restored.
+    /// Restore every original value and remove commensal's own cgroups.
+    ///
+    /// Example: commensal restore
+    ///
+    /// Needs no running agent or guard, and repeats safely.
+    ///
+    /// Exit status 0: everything is restored; 1: something stays because it is in use; 2: something could not be
+    /// restored.
     #[command(alias = "undo")]
     Restore(Json),
-    /// Check groups files and experiment files on any machine, and print their schema for editors. Changes nothing.
+    /// Check groups files and experiments on any machine, and print their schema for editors.
+    ///
+    /// Example: commensal config check groups.toml
     Config(Config),
-    /// Inspect the undo journals. Changes nothing and takes no lock.
+    /// Inspect the undo journals.
+    ///
+    /// Example: commensal journal check
+    ///
+    /// Changes nothing and takes no lock.
     Journal(Journal),
     /// Start a command inside a group; signals and the exit status pass through.
+    ///
+    /// Example: commensal run -g etl -c groups.toml -- make -j8
+    ///
+    /// Waits in the queue of the group, if it has one. With a running agent, the limits of the agent apply.
+    ///
+    /// Exit status: that of the command; 128+n if signal n ended it; 125: commensal itself failed; 126: the command
+    /// cannot be run; 127: the command does not exist.
     Run(Run),
-    /// Keep the groups in force: follow their members, revert changes by other programs, and keep the machine safe if
-    /// the agent dies. SIGHUP reloads the groups, SIGTERM stops the agent.
+    /// Keep the groups in force until SIGTERM, or give an order to the running agent.
+    ///
+    /// Example: commensal agent -c /etc/commensal/groups.d
+    ///
+    /// Follows the members of groups, reverts changes by other programs, and keeps the machine safe if the agent dies.
+    /// SIGHUP reloads the groups.
     Agent(Agent),
-    /// Bring the machine into its safe state when the agent has exited or hangs (started by the agent, or as a service
-    /// of its own).
+    /// Bring the machine into its safe state when the agent has exited or hangs.
+    ///
+    /// Example: commensal guard
+    ///
+    /// The agent starts one of its own unless a guard runs as a service.
     Guard(Guard),
-    /// Show what is in force: groups, limits, queues, and problems. Without an agent, reads back what the last agent or
-    /// `apply` has put in force. Exit status 0: everything requested is in force; 1: something is not, or there is a
-    /// problem; 2: nothing is known, because there is no agent and nothing was applied, or the agent does not respond.
+    /// Show what is in force: groups, limits, queues, and problems.
+    ///
+    /// Example: commensal status
+    ///
+    /// Without an agent, reads back what the last agent or `apply` has put in force.
+    ///
+    /// Exit status 0: everything requested is in force; 1: something is not, or there is a problem; 2: nothing is
+    /// known, because there is no agent and nothing was applied, or the agent does not respond.
     Status(Status),
-    /// Explain the value of each limit of a group: the rule that determined it, and the formula with its inputs.
+    /// Explain each limit of a group: the rule that determined it, and the formula with its inputs.
+    ///
+    /// Example: commensal explain etl
+    ///
+    /// Needs a running agent.
     Explain(Explain),
     /// Watch the groups live; ? shows the keys.
+    ///
+    /// Example: commensal top
+    ///
+    /// Needs a running agent.
     Top(Top),
-    /// Show running and waiting commands in the admission queues, and whether a queue is kept closed. Changes nothing.
+    /// Show running and waiting commands in the admission queues.
+    ///
+    /// Example: commensal queue -c groups.toml
+    ///
+    /// Also says whether a queue is kept closed. Changes nothing.
     Queue(Groups),
-    /// Report what occupied the CPU while a service waited for it. Every wait is measured, inside the kernel (BPF), and
-    /// nothing on the machine is changed. Needs root (or CAP_BPF and CAP_PERFMON).
+    /// Report what occupied the CPU while a service waited for it.
+    ///
+    /// Example: commensal blame nginx.service --against etl.slice --for 30s
+    ///
+    /// Every wait is measured, inside the kernel (BPF), and nothing on the machine is changed. Needs root (or CAP_BPF
+    /// and CAP_PERFMON).
+    ///
+    /// Exit status with --check, 0: within budget; 1: over budget; 3: the data is not sufficient to decide.
     Blame(Blame),
     /// Measure the cost of co-location.
+    ///
+    /// Example: commensal lab run quickstart
     Lab(Lab),
     /// Report how many VMs or databases fit on a server, and how much they slow each other down.
+    ///
+    /// Example: commensal density classify 4x16
     Density(Density),
     /// Load, monitor and unload commensal's sched_ext scheduler for offline work, without a reboot.
+    ///
+    /// Example: commensal sched load -c groups.toml
     Sched(Sched),
-    /// Print a completion script for a shell, such as for `source <(commensal completions bash)`.
+    /// Print a completion script for a shell.
+    ///
+    /// Example: commensal completions bash >/usr/share/bash-completion/completions/commensal
     Completions {
         /// The shell for which to print the script.
         #[arg(value_enum)]
@@ -168,11 +249,17 @@ pub struct Config {
 /// `commensal config …`.
 #[derive(Debug, Subcommand)]
 pub enum ConfigVerb {
-    /// Report every mistake in groups files, experiments and density ladders, with line and column. Does not look at
-    /// the machine; `commensal plan` also checks whether the limits fit it. Exit status 0: no mistakes; 1: mistakes; 2: a
-    /// file could not be read.
+    /// Report every mistake in groups files, experiments and density ladders, with line and column.
+    ///
+    /// Example: commensal config check groups.toml
+    ///
+    /// Does not look at the machine; `commensal plan` also checks whether the limits fit it.
+    ///
+    /// Exit status 0: there are no mistakes; 1: there are mistakes; 2: a file could not be read.
     Check(ConfigCheck),
     /// Print the JSON Schema of groups files, for editors.
+    ///
+    /// Example: commensal config schema
     Schema,
 }
 
@@ -208,11 +295,21 @@ pub struct Journal {
 /// `commensal journal …`.
 #[derive(Debug, Subcommand)]
 pub enum JournalVerb {
-    /// List every journal in the state directory: its owner, boot, number of records, and damaged lines with the
-    /// reason. Exit status 2 when a journal is damaged.
+    /// List every journal in the state directory, with its damage.
+    ///
+    /// Example: commensal journal check
+    ///
+    /// Shows owner, boot, number of records, and damaged lines with the reason.
+    ///
+    /// Exit status 0: the journals are intact; 2: a journal is damaged.
     Check(Json),
-    /// Show what `restore` would restore from each journal, one line per record (with --json one line of JSON). Exit
-    /// status 2 when a journal is damaged.
+    /// Show what `restore` would restore from each journal, a line per record.
+    ///
+    /// Example: commensal journal show
+    ///
+    /// With --json, each line is JSON.
+    ///
+    /// Exit status 0: the journals are intact; 2: a journal is damaged.
     Show(Json),
 }
 

@@ -15,27 +15,58 @@ pub struct Density {
 /// `commensal density …`.
 #[derive(Debug, Subcommand)]
 pub enum DensityVerb {
-    /// Report the class of a placement of VMs (ideal, shared-core or oversubscribed) on this machine, on a described
-    /// server, or in a whole fleet. Exit status 1 when the class is worse than --require.
+    /// Report the class of a placement of VMs: ideal, shared-core or oversubscribed.
+    ///
+    /// Example: commensal density classify 8x16 --cores 48 --threads 96
+    ///
+    /// Classifies a placement on this machine, on a described server, or in a whole fleet.
+    ///
+    /// Exit status 1: the class is worse than --require.
     Classify(Classify),
-    /// Run a ladder on this machine: an increasing number of cells, which stand for VMs, with an increasing number of
-    /// sessions. Prints the table. Exit status 0 when every rung completed, 1 when some failed.
+    /// Run a ladder on this machine, and print its table.
+    ///
+    /// Example: commensal density run density-spin
+    ///
+    /// A ladder has an increasing number of cells, which stand for VMs, with an increasing number of sessions.
+    ///
+    /// Exit status 0: every rung completed; 1: some failed.
     Run(DensityRun),
     /// List the ladders that come with this program.
+    ///
+    /// Example: commensal density list
     List,
-    /// Download and create what TPC-DS needs: DuckDB from PyPI into the state directory, data, query texts, and the 51
-    /// queries that are fastest on this machine.
+    /// Download and create what TPC-DS needs.
+    ///
+    /// Example: commensal density prepare --scale 0.1
+    ///
+    /// This is DuckDB from PyPI, which goes into the state directory, data, query texts, and the 51 queries that are
+    /// fastest on this machine.
     Prepare(Prepare),
-    /// Choose the CPUs to which VMs should be pinned: whole cores, in one NUMA node where they fit. With --apply,
-    /// restrict their cgroups to these CPUs, and each vCPU thread of QEMU to one; `commensal restore` reverts that.
+    /// Choose the CPUs to which VMs should be pinned: whole cores, in one NUMA node where they fit.
+    ///
+    /// Example: commensal density pin /machine/db-1:4 /machine/db-2:4
+    ///
+    /// With --apply, restricts their cgroups to these CPUs, and each vCPU thread of QEMU to one; `commensal restore`
+    /// reverts that.
     Pin(Pin),
     /// Show a recorded ladder: the table, work per server and per core, and unreliable rungs.
+    ///
+    /// Example: commensal density report density.json
     Report(DensityReport),
-    /// Measure how much a core of this machine slows down when other cores are busy, how much throughput a core gains
-    /// from all its hardware threads, and how many cores saturate the memory bandwidth.
+    /// Measure how much the cores of this machine slow each other down.
+    ///
+    /// Example: commensal density calibrate
+    ///
+    /// Measures how much a core slows down when other cores are busy, how much throughput a core gains from all its
+    /// hardware threads, and how many cores saturate the memory bandwidth.
     Calibrate,
-    /// Report how many VMs fit on a server before work takes too long, from a recorded ladder or by measuring. Exit
-    /// status 0 when there is a result, 3 when there is none.
+    /// Report how many VMs fit on a server before work takes too long.
+    ///
+    /// Example: commensal density plan --from density.json --max-harm 10
+    ///
+    /// Uses a recorded ladder, or measures.
+    ///
+    /// Exit status 0: there is a result; 3: there is none.
     Plan(DensityPlan),
 }
 

@@ -17,35 +17,74 @@ pub struct Lab {
 /// `commensal lab …`.
 #[derive(Debug, Subcommand)]
 pub enum LabVerb {
-    /// Run an experiment: print the verdict and a table, and write a record (run.json) and a page with charts
-    /// (run.html). Exit status 0: PASS; 1: FAIL or BROKEN; 3: INCONCLUSIVE; 4: INVALID.
+    /// Run an experiment, and print a verdict and a table.
+    ///
+    /// Example: commensal lab run quickstart
+    ///
+    /// Writes a record (run.json) and a page with charts (run.html).
+    ///
+    /// Exit status 0: PASS; 1: FAIL or BROKEN; 3: INCONCLUSIVE; 4: INVALID.
     Run(Box<LabRun>),
     /// List the experiments that come with this program.
+    ///
+    /// Example: commensal lab list
     List,
     /// Print the definition (TOML) of an experiment, as a template for your own.
+    ///
+    /// Example: commensal lab show quickstart
     Show(LabName),
-    /// Check whether everything that an experiment needs is installed. Exit status 0 when it is, 2 when not.
+    /// Check whether everything that an experiment needs is installed.
+    ///
+    /// Example: commensal lab check nginx-vs-ffmpeg
+    ///
+    /// Exit status 0: it is; 2: it is not.
     Check(LabName),
-    /// Run one service against each built-in antagonist, and print the effect of each. Exit status 4 when this machine
-    /// is too noisy to decide, otherwise 0.
+    /// Run one service against each built-in antagonist, and print the effect of each.
+    ///
+    /// Example: commensal lab profile --against memory,disk
+    ///
+    /// Exit status 0: the effects are shown; 4: this machine is too noisy to decide.
     Profile(LabProfile),
-    /// Report within about a minute whether this machine can decide an experiment's threshold, and how long a run would
-    /// take. Only the two identical arms are run. Exit status 0 when it can, 4 when not.
+    /// Report whether this machine can decide an experiment's threshold, and how long a run would take.
+    ///
+    /// Example: commensal lab doctor quickstart
+    ///
+    /// Takes about a minute. Only the two identical arms are run.
+    ///
+    /// Exit status 0: it can; 4: it cannot.
     Doctor(LabDoctor),
-    /// Measure how often the lab's verdicts are right on this machine: runs with injected delays of known size instead
-    /// of isolation, and a table of right, wrong and inconclusive verdicts. Exit status 0 when the goals are met, 1
-    /// when not.
+    /// Measure how often the lab's verdicts are right on this machine.
+    ///
+    /// Example: commensal lab calibrate
+    ///
+    /// Makes runs with injected delays of known size instead of isolation, and prints a table of right, wrong and
+    /// inconclusive verdicts.
+    ///
+    /// Exit status 0: the goals are met; 1: they are not.
     Calibrate(LabCalibrate),
     /// Show a recorded run again, with the verdict recomputed from its blocks.
+    ///
+    /// Example: commensal lab report run.json --format html --out run.html
     Report(LabReport),
-    /// Send requests to an HTTP service on a fixed schedule (open loop), and report latencies, measured from the time
-    /// at which each request was due. Exit status 4 when the measurement is invalid.
+    /// Send requests to an HTTP service on a fixed schedule (open loop), and report latencies.
+    ///
+    /// Example: commensal lab load http://127.0.0.1:8080/ --rate 2000
+    ///
+    /// Latencies are measured from the time at which each request was due.
+    ///
+    /// Exit status 0: the measurement is valid; 4: it is invalid.
     Load(Box<LabLoad>),
     /// Compare two recorded runs of the same machine and plan, or a recorded run with a baseline.
+    ///
+    /// Example: commensal lab diff before.json after.json
     Diff(LabDiff),
     /// Manage baselines: recorded runs, stored under a name to compare later runs with.
+    ///
+    /// Example: commensal lab baseline list
     Baseline(LabBaseline),
     /// Show how the results on this machine changed from run to run.
+    ///
+    /// Example: commensal lab history quickstart
     History(LabHistory),
 }
 

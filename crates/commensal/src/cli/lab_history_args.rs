@@ -14,14 +14,22 @@ pub struct LabBaseline {
 /// `commensal lab baseline …`.
 #[derive(Debug, Subcommand)]
 pub enum BaselineVerb {
-    /// List the baselines. Exit status 2 when one cannot be read.
+    /// List the baselines.
+    ///
+    /// Example: commensal lab baseline list
+    ///
+    /// Exit status 0: all can be read; 2: one cannot be read.
     List,
     /// Show the run of a baseline.
+    ///
+    /// Example: commensal lab baseline show main
     Show {
         /// Name of the baseline.
         name: String,
     },
     /// Store a recorded run under a name, replacing an existing one.
+    ///
+    /// Example: commensal lab baseline save main run.json
     Save {
         /// Name of the baseline: letters, digits, dots, dashes and underscores.
         name: String,
@@ -29,6 +37,8 @@ pub enum BaselineVerb {
         file: PathBuf,
     },
     /// Remove a baseline.
+    ///
+    /// Example: commensal lab baseline rm main
     Rm {
         /// Name of the baseline.
         name: String,

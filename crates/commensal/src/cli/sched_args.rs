@@ -17,15 +17,28 @@ pub struct Sched {
 /// `commensal sched …`.
 #[derive(Debug, Subcommand)]
 pub enum SchedVerb {
-    /// Load the scheduler, and assign the groups to it. Exit status 0: done; 1: the scheduler is loaded, but not
-    /// everything requested is in force; 2: no scheduler was loaded. With --with the command stays in the foreground;
-    /// exit status 0: the scheduler stayed loaded until Ctrl-C or SIGTERM; 1: it was unloaded earlier.
+    /// Load the scheduler, and assign the groups to it.
+    ///
+    /// Example: commensal sched load -c groups.toml
+    ///
+    /// With --with, the command stays in the foreground until the scheduler is unloaded.
+    ///
+    /// Exit status 0: done; 1: the scheduler is loaded, but not everything requested is in force; 2: no scheduler was
+    /// loaded. With --with, 0: the scheduler stayed loaded until Ctrl-C or SIGTERM; 1: it was unloaded earlier.
     Load(SchedLoad),
-    /// Show the counters of the loaded scheduler, and next to them those of the probe. Exit status 0: the scheduler
-    /// works; 1: it is loaded but does not work; 2: none is loaded.
+    /// Show the counters of the loaded scheduler, and next to them those of the probe.
+    ///
+    /// Example: commensal sched status --for 5s
+    ///
+    /// Exit status 0: the scheduler works; 1: it is loaded but does not work; 2: none is loaded.
     Status(SchedStatus),
-    /// Restore the original policy of every thread and unload the scheduler, even if its process was killed. Exit
-    /// status 1 when something cannot be undone, such as the scheduler of another program.
+    /// Restore the original policy of every thread and unload the scheduler.
+    ///
+    /// Example: commensal sched unload
+    ///
+    /// Also works after the process of the scheduler was killed.
+    ///
+    /// Exit status 0: done; 1: something cannot be undone, such as the scheduler of another program.
     Unload,
 }
 

@@ -3,8 +3,7 @@
 
 use crate::support::{Program, text};
 use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser};
-use commensal::cli::Cli;
+use commensal::cli::{self, Cli};
 use commensal_testkit::docs::{Block, CommandLine, Document, Origin, arguments, documents, top};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -57,7 +56,7 @@ const ELSEWHERE: [(&str, &str, &str); 23] = [
 
 /// The arguments of the program in each command of a line. In `commensal status | top` the second is the program's as well.
 fn ours(line: &CommandLine) -> Vec<Vec<String>> {
-    let program = Cli::command();
+    let program = cli::command();
     let mut found: Vec<Vec<String>> = Vec::new();
     for command in &line.commands {
         if let Some(words) = arguments("commensal", command) {
@@ -86,7 +85,7 @@ fn is_unfinished(error: &clap::Error) -> bool {
 }
 
 fn parsed(words: &[String]) -> Result<Cli, clap::Error> {
-    Cli::try_parse_from([&["commensal".to_owned()], words].concat())
+    cli::parse([&["commensal".to_owned()], words].concat())
 }
 
 #[test]
@@ -104,6 +103,35 @@ fn the_program_takes_every_command_line() {
     println!("{whole} command lines, {named} names of commands");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(whole >= 80 && named >= 20, "the documents have more: {whole}, {named}");
+}
+
+/// The first paragraph says what the verb does, the second has an example of it, and the options of all verbs are the last.
+#[test]
+fn the_help_of_every_verb_begins_with_an_example() {
+    fn look(command: &clap::Command, verbs: &mut usize) {
+        for verb in command.get_subcommands().filter(|one| !one.is_hide_set() && one.get_name() != "help") {
+            let name = verb.get_display_name().unwrap().replace('-', " ");
+            let help = verb.clone().render_help().to_string();
+            let paragraphs: Vec<&str> = help.split("\n\n").collect();
+            let example =
+                paragraphs[1].strip_prefix("Example: commensal ").unwrap_or_else(|| panic!("{help}"));
+            let words: Vec<String> =
+                example.split(' ').take_while(|word| !word.starts_with('>')).map(str::to_owned).collect();
+            let of_verb = format!("commensal {}", words.join(" "));
+            assert!(of_verb.starts_with(&name), "{name}: {example}");
+            assert!(parsed(&words).is_ok(), "{name}: {example}");
+            let (own, shared) =
+                help.split_once("\nOptions of every command:\n").unwrap_or_else(|| panic!("{help}"));
+            assert!(own.contains("\nOptions:\n") && !shared.contains("\n\n"), "{help}");
+            *verbs += 1;
+            look(verb, verbs);
+        }
+    }
+    let mut program = cli::command();
+    program.build();
+    let mut verbs = 0;
+    look(&program, &mut verbs);
+    assert!(verbs >= 45, "{verbs}");
 }
 
 /// The longest entry of a table with which a command begins.
