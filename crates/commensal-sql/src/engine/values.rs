@@ -207,8 +207,9 @@ impl ScalarUDFImpl for Conversion {
 
     fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
         // A condition of SHOW is not optimized before it is evaluated; its columns are texts and numbers already.
+        let keeps = [NUMBER, TEXT, EITHER].contains(&self.name);
         match <[ColumnarValue; 1]>::try_from(arguments.args) {
-            Ok([value]) if value.data_type() == *arguments.return_field.data_type() => Ok(value),
+            Ok([value]) if keeps && value.data_type() == *arguments.return_field.data_type() => Ok(value),
             _ => internal_err!("{} is replaced when its statement is planned", self.name),
         }
     }

@@ -66,7 +66,8 @@ fn number(text: &str, has_fraction: bool) -> &str {
 }
 
 fn double(text: &str) -> f64 {
-    number(text, true).parse().unwrap_or(0.0)
+    // Beyond all limits it is the largest number, as in MySQL.
+    number(text, true).parse().map_or(0.0, |number: f64| number.clamp(f64::MIN, f64::MAX))
 }
 
 fn whole(text: &str) -> i64 {

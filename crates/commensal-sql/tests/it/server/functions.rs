@@ -14,7 +14,7 @@ fn functions_have_mysqls_values() {
 }
 
 /// Expressions over one row, and their values.
-const VALUES: [(&str, &str); 165] = [
+const VALUES: [(&str, &str); 171] = [
     ("locate('b', s, 3)", "0"),
     ("lpad(s, 5, 'xy')", "xyabc"),
     ("lpad(s, -1, 'x')", "NULL"),
@@ -71,6 +71,12 @@ const VALUES: [(&str, &str); 165] = [
     ("round(2.345, 2)", "2.35"),
     ("truncate(-1.999, 1)", "-1.9"),
     ("ceil(-0.5)", "0"),
+    ("floor(2.5e0)", "2"),
+    ("ceil(2.5e0)", "3"),
+    ("floor(ln(7))", "1"),
+    ("floor(-f)", "-3"),
+    ("round(2.567e0, 1)", "2.6"),
+    ("round(-0.4e0) = 0", "1"),
     ("7.5 DIV 0.1", "75"),
     ("s like 'a|%' escape '|'", "0"),
     ("week(d)", "8"),
