@@ -184,7 +184,8 @@ pub fn change(expr: &mut Expr) -> Result<(), Error> {
             *expr = filled_text(&text, std::slice::from_ref(date.as_ref()));
         }
         Expr::UnaryOp { op: UnaryOperator::Minus, expr: value } if !matches!(**value, Expr::Value(_)) => {
-            **value = called(NUMBER, value);
+            // DataFusion's optimizer takes `-(a & b)` for `~(a & b)`.
+            *expr = filled_text("0 - __number($1)", std::slice::from_ref(value.as_ref()));
         }
         Expr::BinaryOp { left, op: op @ (BinaryOperator::Plus | BinaryOperator::Minus), right } => {
             let sign = if *op == BinaryOperator::Plus { 1 } else { -1 };

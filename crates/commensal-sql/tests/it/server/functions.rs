@@ -14,7 +14,7 @@ fn functions_have_mysqls_values() {
 }
 
 /// Expressions over one row, and their values.
-const VALUES: [(&str, &str); 171] = [
+const VALUES: [(&str, &str); 172] = [
     ("locate('b', s, 3)", "0"),
     ("lpad(s, 5, 'xy')", "xyabc"),
     ("lpad(s, -1, 'x')", "NULL"),
@@ -72,6 +72,7 @@ const VALUES: [(&str, &str); 171] = [
     ("truncate(-1.999, 1)", "-1.9"),
     ("ceil(-0.5)", "0"),
     ("floor(2.5e0)", "2"),
+    ("-(i & 255)", "-7"),
     ("ceil(2.5e0)", "3"),
     ("floor(ln(7))", "1"),
     ("floor(-f)", "-3"),
