@@ -223,8 +223,8 @@ impl Document {
     }
 }
 
-/// Splits a line as a shell does, without expansions. With `remarks`, two spaces end the commands unless an option follows
-/// them: what is behind them explains the line.
+/// Splits a line as a shell does, without expansions. With `remarks`, the text after two spaces is a remark about the line,
+/// unless it begins with an option.
 fn split(line: &str, remarks: bool) -> Vec<Vec<String>> {
     let mut commands = vec![Vec::new()];
     let (mut word, mut quote, mut begun) = (String::new(), None, false);

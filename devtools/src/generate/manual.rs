@@ -1,5 +1,5 @@
-//! Man pages: one for each command, in git's style (commensal-lab-run(1)), and groups.toml(5). Everything is derived: the pages of
-//! commands from their help, groups.toml(5) from the schema of groups files and the table of limits.
+//! Man pages: one for each command, named as git names its own (commensal-lab-run(1)), and groups.toml(5). The
+//! text comes from the help of each command, from the schema of groups files, and from the table of limits.
 
 use super::amount;
 use clap::Command;

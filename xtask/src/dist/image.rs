@@ -1,5 +1,5 @@
 //! The tarball of a static program with its files, and an image whose only layer is that tarball: an OCI layout in a plain
-//! tar (opencontainers/image-spec, image-layout.md), which `podman load`, `docker load` and skopeo read. No daemon takes part.
+//! tar (opencontainers/image-spec, image-layout.md). No daemon takes part.
 
 use super::{FILES, Stage, date, digest, done};
 use anyhow::Context;

@@ -77,7 +77,7 @@ fn removal_undoes_first_and_stops_if_it_cannot() {
     }
 }
 
-/// Pages that are not generated name every option of their program.
+/// The man pages that are written by hand name every option of their program.
 #[test]
 fn written_man_pages_name_every_option() {
     let long = |attribute: &str, field: &str| match attribute.split_once("long = \"") {

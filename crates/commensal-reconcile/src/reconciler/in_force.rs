@@ -43,8 +43,8 @@ pub(super) struct InForce {
     untold: Option<String>,
     /// The cgroup of each watch number.
     watches: HashMap<i32, At>,
-    /// Cgroups that are watched since the last check, or written to since their values were read. Another program may have
-    /// changed them after that.
+    /// Cgroups to check in the next tick: their watch began, or a program wrote to their files, after their values were
+    /// read.
     fresh: BTreeSet<At>,
     /// Cgroups to whose files a program has written since the last round.
     written: BTreeSet<At>,

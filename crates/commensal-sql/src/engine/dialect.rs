@@ -3,6 +3,7 @@
 //! sqlparser has a dialect for MySQL, but with the precedence of PostgreSQL's operators.
 
 use super::error::Error;
+use super::functions::COMPOUND_UNITS;
 use datafusion::execution::context::SessionState;
 use datafusion::sql::parser::{DFParserBuilder, Statement};
 use datafusion::sql::sqlparser::ast::helpers::attached_token::AttachedToken;
@@ -225,21 +226,6 @@ fn cast_to_binary(expr: Box<Expr>) -> Expr {
     let (kind, data_type) = (CastKind::Cast, DataType::Binary(None));
     Expr::Cast { kind, expr, data_type, array: false, format: None }
 }
-
-/// Compound units of intervals, which sqlparser does not know.
-const COMPOUND_UNITS: [&str; 11] = [
-    "second_microsecond",
-    "minute_microsecond",
-    "minute_second",
-    "hour_microsecond",
-    "hour_second",
-    "hour_minute",
-    "day_microsecond",
-    "day_second",
-    "day_minute",
-    "day_hour",
-    "year_month",
-];
 
 /// Parses an interval in a compound unit, such as `INTERVAL '1:30' HOUR_MINUTE`.
 fn compound_interval(parser: &mut Parser<'_>) -> Result<Expr, ParserError> {

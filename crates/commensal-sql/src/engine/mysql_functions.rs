@@ -4,14 +4,18 @@
 //! Where Doris differs from MySQL, Doris is followed.
 
 use super::error::Error;
-use super::functions::{self, ArgumentKind, BETWEEN, DATE_FORMAT, MOVED_BY_CLOCK, MOVED_BY_DAYS, PARTS};
+use super::functions::{
+    self, ArgumentKind, BETWEEN, COMPOUND_UNITS, DATE_FORMAT, MOVED_BY_CLOCK, MOVED_BY_DAYS, PARTS,
+    SIMPLE_UNITS,
+};
 use super::operators;
 use super::values::{CEIL, DATE, DATETIME, EITHER, FLOOR, NUMBER, SIGNED, TEXT};
 use datafusion::sql::sqlparser::ast::helpers::attached_token::AttachedToken;
 use datafusion::sql::sqlparser::ast::{
     BinaryOperator, CaseWhen, CastKind, CeilFloorKind, CharacterLength, DataType, DateTimeField,
     DuplicateTreatment, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArgumentClause,
-    FunctionArguments, Ident, Interval, ObjectName, TimezoneInfo, UnaryOperator, Value, VisitMut, VisitorMut,
+    FunctionArguments, Ident, Interval, ObjectName, Query, SetExpr, TableFactor, TimezoneInfo, UnaryOperator,
+    Value, VisitMut, VisitorMut,
 };
 use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::parser::Parser;
@@ -20,7 +24,7 @@ use std::ops::ControlFlow;
 use std::sync::LazyLock;
 
 /// Name, number of arguments, replacement. `@1` is the first argument as a date with time, NULL if it is none.
-const TABLE: [(&str, usize, &str); 61] = [
+const TABLE: [(&str, usize, &str); 58] = [
     // Conditions.
     ("if", 3, "CASE WHEN $1 THEN $2 ELSE $3 END"),
     ("isnull", 1, "$1 IS NULL"),
@@ -31,9 +35,6 @@ const TABLE: [(&str, usize, &str); 61] = [
     ("lcase", 1, "lower($1)"),
     ("locate", 2, "strpos($2, $1)"),
     ("instr", 2, "strpos($1, $2)"),
-    ("left", 2, "left(__text($1), CASE WHEN $2 < 0 THEN 0 ELSE $2 END)"),
-    ("right", 2, "right(__text($1), CASE WHEN $2 < 0 THEN 0 ELSE $2 END)"),
-    ("mid", 3, SUBSTRING_FOR),
     ("strcmp", 2, "CASE WHEN $1 = $2 THEN 0 WHEN $1 < $2 THEN -1 WHEN $1 > $2 THEN 1 END"),
     // Numbers. Outside of their domain functions are NULL.
     ("ln", 1, "CASE WHEN $1 > 0 THEN ln($1) END"),
@@ -92,17 +93,6 @@ const TABLE: [(&str, usize, &str); 61] = [
 const MAKEDATE: &str =
     "CASE WHEN $2 > 0 THEN CAST(CAST(CAST(make_date($1, 1, 1) AS INT) + $2 - 1 AS INT) AS DATE) END";
 
-/// `SUBSTRING(text, from)`: from the end if `from` is negative, and nothing from 0.
-const SUBSTRING: &str = "CASE WHEN $2 > 0 THEN substr($1, $2) \
-                         WHEN $2 < 0 AND -$2 <= character_length($1) THEN right($1, -$2) \
-                         WHEN $1 IS NOT NULL AND $2 IS NOT NULL THEN '' END";
-
-/// `SUBSTRING(text, from, length)`.
-const SUBSTRING_FOR: &str = "left(CASE WHEN $2 > 0 THEN substr($1, $2) \
-                             WHEN $2 < 0 AND -$2 <= character_length($1) THEN right($1, -$2) \
-                             WHEN $1 IS NOT NULL AND $2 IS NOT NULL THEN '' END, \
-                             CASE WHEN $3 < 0 THEN 0 ELSE $3 END)";
-
 /// The parsed templates. A template that cannot be parsed fails the test of all templates.
 static TEMPLATES: LazyLock<BTreeMap<(&str, usize), Expr>> = LazyLock::new(|| {
     TABLE.iter().filter_map(|(name, arity, text)| Some(((*name, *arity), template(text)?))).collect()
@@ -115,25 +105,43 @@ fn template(text: &str) -> Option<Expr> {
     Parser::new(&GenericDialect {}).try_with_sql(&text).ok()?.parse_expr().ok()
 }
 
-/// Replaces the placeholders of a template by arguments.
-fn filled(template: &Expr, arguments: &[Expr]) -> Expr {
-    struct Fill<'a>(&'a [Expr]);
-    impl VisitorMut for Fill<'_> {
-        type Break = ();
-        // Arguments are put in after the visit of what they replace, so they are not visited themselves.
-        fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<()> {
-            if let Expr::Value(value) = expr
-                && let Value::Placeholder(name) = &value.value
-                && let Some(number) = name.strip_prefix('$').and_then(|number| number.parse::<usize>().ok())
-                && let Some(argument) = number.checked_sub(1).and_then(|at| self.0.get(at))
-            {
-                *expr = Expr::Nested(Box::new(argument.clone()));
-            }
-            ControlFlow::Continue(())
+/// Replaces the placeholders of a template by arguments, and each derived table without a FROM by other rows. What is put in
+/// is not visited itself, since it is put in after the visit of what it replaces.
+pub struct Fill<'a> {
+    /// `$1` and so on.
+    pub arguments: &'a [Expr],
+    /// The rows of `(SELECT 1) AS q`; `None` leaves it.
+    pub rows: Option<&'a Query>,
+}
+
+impl VisitorMut for Fill<'_> {
+    type Break = ();
+
+    fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<()> {
+        if let Expr::Value(value) = expr
+            && let Value::Placeholder(name) = &value.value
+            && let Some(number) = name.strip_prefix('$').and_then(|number| number.parse::<usize>().ok())
+            && let Some(argument) = number.checked_sub(1).and_then(|at| self.arguments.get(at))
+        {
+            *expr = Expr::Nested(Box::new(argument.clone()));
         }
+        ControlFlow::Continue(())
     }
+
+    fn post_visit_table_factor(&mut self, factor: &mut TableFactor) -> ControlFlow<()> {
+        if let (Some(rows), TableFactor::Derived { subquery, .. }) = (self.rows, factor)
+            && matches!(subquery.body.as_ref(), SetExpr::Select(select) if select.from.is_empty())
+        {
+            **subquery = rows.clone();
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+/// Fills a template.
+fn filled(template: &Expr, arguments: &[Expr]) -> Expr {
     let mut expr = template.clone();
-    let _: ControlFlow<()> = VisitMut::visit(&mut expr, &mut Fill(arguments));
+    let _: ControlFlow<()> = VisitMut::visit(&mut expr, &mut Fill { arguments, rows: None });
     operators::change(&mut expr);
     expr
 }
@@ -180,18 +188,18 @@ pub fn change(expr: &mut Expr) -> Result<(), Error> {
             *expr = filled_text(template, &[as_text(text), as_text(pattern)]);
         }
         Expr::Extract { field, expr: date, .. } => {
-            let text = format!("{PARTS}('{}', @1)", field.to_string().to_ascii_lowercase());
+            let text = format!("{PARTS}('{}', @1)", unit_of(&field.to_string())?);
             *expr = filled_text(&text, std::slice::from_ref(date.as_ref()));
         }
         Expr::UnaryOp { op: UnaryOperator::Minus, expr: value } if !matches!(**value, Expr::Value(_)) => {
-            // DataFusion's optimizer takes `-(a & b)` for `~(a & b)`.
+            // DataFusion's optimizer makes `-a | -b` of `-(a & b)`.
             *expr = filled_text("0 - __number($1)", std::slice::from_ref(value.as_ref()));
         }
         Expr::BinaryOp { left, op: op @ (BinaryOperator::Plus | BinaryOperator::Minus), right } => {
             let sign = if *op == BinaryOperator::Plus { 1 } else { -1 };
             let other = match (left.as_ref(), right.as_ref()) {
-                (date, Expr::Interval(interval)) => moved_by(date, interval, sign),
-                (Expr::Interval(interval), date) if sign > 0 => moved_by(date, interval, sign),
+                (date, Expr::Interval(interval)) => moved_by(date, interval, sign)?,
+                (Expr::Interval(interval), date) if sign > 0 => moved_by(date, interval, sign)?,
                 _ => None,
             };
             if let Some(other) = other {
@@ -269,10 +277,7 @@ fn function_of(function: &Function) -> Result<Option<Expr>, Error> {
         return Ok(string_agg(function, &arguments));
     }
     match (name.as_str(), arguments.as_slice()) {
-        ("concat", _) => {
-            let texts = with_arguments(function, as_text);
-            Ok(null_if_any(&texts, &arguments).or(Some(Expr::Function(texts))))
-        }
+        ("mid", [text, from, length]) => Ok(Some(substring(text, from, Some(length)))),
         ("greatest" | "least", _) => Ok(null_if_any(function, &arguments)),
         // Of truth values, too.
         ("sum" | "avg", [_]) => {
@@ -290,11 +295,11 @@ fn function_of(function: &Function) -> Result<Option<Expr>, Error> {
             Ok(Some(filled_text(template, &[text.clone(), format])))
         }
         ("timestampdiff", [Expr::Identifier(unit), from, to]) => Ok(Some(filled_text(
-            &format!("{BETWEEN}('{}', @1, @2)", unit.value),
+            &format!("{BETWEEN}('{}', @1, @2)", simple_unit_of(&unit.value)?),
             &[from.clone(), to.clone()],
         ))),
         ("timestampadd", [Expr::Identifier(unit), number, date]) => {
-            Ok(Some(moved(date, number, &unit.value, 1)))
+            Ok(Some(moved(date, number, &simple_unit_of(&unit.value)?, 1)))
         }
         ("count", [_, _, ..]) => Ok(count_distinct(function, &arguments)),
         ("round", [_, digits]) if is_whole(digits) => {
@@ -317,8 +322,8 @@ fn function_of(function: &Function) -> Result<Option<Expr>, Error> {
             let cases = texts.iter().enumerate().map(|(at, other)| (other.clone(), whole(at + 1)));
             Ok(simple_case(text, cases, Some(whole(0))))
         }
-        ("date_add" | "adddate", [date, Expr::Interval(interval)]) => Ok(moved_by(date, interval, 1)),
-        ("date_sub" | "subdate", [date, Expr::Interval(interval)]) => Ok(moved_by(date, interval, -1)),
+        ("date_add" | "adddate", [date, Expr::Interval(interval)]) => moved_by(date, interval, 1),
+        ("date_sub" | "subdate", [date, Expr::Interval(interval)]) => moved_by(date, interval, -1),
         ("adddate", [date, days]) => Ok(Some(moved(date, days, "day", 1))),
         ("subdate", [date, days]) => Ok(Some(moved(date, days, "day", -1))),
         (name, _) if OF_TEXTS.contains(&name) => Ok(Some(Expr::Function(with_arguments(function, as_text)))),
@@ -482,23 +487,40 @@ fn substring(text: &Expr, from: &Expr, length: Option<&Expr>) -> Expr {
     let template = match (positive, length) {
         (true, None) => "substr($1, $2)",
         (true, Some(_)) => "substr($1, $2, CASE WHEN $3 < 0 THEN 0 ELSE $3 END)",
-        (false, None) => SUBSTRING,
-        (false, Some(_)) => SUBSTRING_FOR,
+        (false, None) => "__substring(__text($1), __number($2))",
+        (false, Some(_)) => "__substring(__text($1), __number($2), __number($3))",
     };
     let arguments: Vec<Expr> = [Some(text), Some(from), length].into_iter().flatten().cloned().collect();
     filled_text(template, &arguments)
 }
 
+/// Returns a unit of time in lower case, without the prefix that ODBC gives it.
+fn unit_of(name: &str) -> Result<String, Error> {
+    let lower = name.to_ascii_lowercase();
+    let unit = lower.strip_prefix("sql_tsi_").unwrap_or(&lower);
+    match SIMPLE_UNITS.contains(&unit) || COMPOUND_UNITS.contains(&unit) {
+        true => Ok(unit.to_owned()),
+        false => Err(Error::Syntax(format!("{name} is not a unit of time"))),
+    }
+}
+
+fn simple_unit_of(name: &str) -> Result<String, Error> {
+    let unit = unit_of(name)?;
+    if COMPOUND_UNITS.contains(&unit.as_str()) {
+        return Err(Error::Syntax(format!("{name} is a compound unit, which has no place here")));
+    }
+    Ok(unit)
+}
+
 /// Adds an interval to a date, or subtracts it.
-fn moved_by(date: &Expr, interval: &Interval, sign: i32) -> Option<Expr> {
-    let unit = interval.leading_field.as_ref()?.to_string();
-    Some(moved(date, &interval.value, &unit, sign))
+fn moved_by(date: &Expr, interval: &Interval, sign: i32) -> Result<Option<Expr>, Error> {
+    let Some(unit) = &interval.leading_field else { return Ok(None) };
+    Ok(Some(moved(date, &interval.value, &unit_of(&unit.to_string())?, sign)))
 }
 
 /// Adds a number of units to a date. A date stays one if the units are whole days.
 fn moved(date: &Expr, number: &Expr, unit: &str, sign: i32) -> Expr {
-    let unit = unit.to_ascii_lowercase();
-    let days = ["day", "week", "month", "quarter", "year", "year_month"].contains(&unit.as_str());
+    let days = ["day", "week", "month", "quarter", "year", "year_month"].contains(&unit);
     let text = match date {
         Expr::Value(value) => match &value.value {
             Value::SingleQuotedString(text) | Value::DoubleQuotedString(text) => Some(text),
@@ -515,7 +537,7 @@ fn moved(date: &Expr, number: &Expr, unit: &str, sign: i32) -> Expr {
     filled_text(&format!("{name}({date_as}, $2, '{unit}', {sign})"), &[date.clone(), as_text(number)])
 }
 
-/// Writes a pattern with another escape character than a backslash with backslashes.
+/// Rewrites a LIKE pattern whose escape character is not a backslash, so that it has backslashes.
 fn with_backslashes(pattern: &str, escape: &str) -> String {
     let mut written = String::new();
     let mut letters = pattern.chars();
@@ -627,9 +649,6 @@ mod tests {
                 "{name} drops an argument: {text}"
             );
         }
-        for text in [SUBSTRING, SUBSTRING_FOR] {
-            assert!(template(text).is_some(), "{text}");
-        }
     }
 
     #[test]
@@ -656,8 +675,7 @@ mod tests {
             ),
             ("elt(n, a, b)", "CASE n WHEN 1 THEN a WHEN 2 THEN b END"),
             ("field(x, a, b)", "CASE x WHEN a THEN 1 WHEN b THEN 2 ELSE 0 END"),
-            ("concat('a', 'b')", "concat('a', 'b')"),
-            ("concat('a', b)", "CASE WHEN ((b) IS NULL) THEN (NULL) ELSE (concat('a', __text((b)))) END"),
+            ("concat('a', b)", "concat('a', __text((b)))"),
             ("date_format(x, '%Y')", "__date_format(__datetime((x)), ('%Y'))"),
         ] {
             let mut expr = Parser::new(&Mysql).try_with_sql(mysqls).unwrap().parse_expr().unwrap();

@@ -7,9 +7,11 @@ use datafusion::common::TableReference;
 use datafusion::sql::parser::Statement;
 use datafusion::sql::sqlparser::ast::{
     self, BinaryOperator, Expr, FunctionArg, FunctionArgExpr, FunctionArguments, Ident, LimitClause,
-    ObjectName, Query, Select, SelectItem, SetExpr, TableFactor, TableWithJoins, Value, VisitMut, VisitorMut,
+    ObjectName, Query, Select, SelectItem, SetExpr, TableFactor, TableWithJoins, Value, Visit, VisitMut,
+    Visitor, VisitorMut,
 };
 use std::collections::{BTreeMap, BTreeSet};
+use std::mem::discriminant;
 use std::ops::ControlFlow;
 
 /// Schema that contains a statement's table functions while the statement is planned.
@@ -262,12 +264,44 @@ impl VisitorMut for Pass<'_> {
     }
 
     fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<()> {
+        let before = discriminant(expr);
         subqueries::change(expr);
         if let Err(error) = mysql_functions::change(expr) {
             self.found.problem.get_or_insert(error);
         }
+        // Some replacements have an argument several times, so that nested ones double with each level.
+        if discriminant(expr) != before && is_too_large(expr) {
+            let problem = "too many of these functions or subqueries are in each other".to_owned();
+            self.found.problem.get_or_insert(Error::Unsupported(problem));
+            *expr = Expr::Value(Value::Null.into());
+        }
         ControlFlow::Continue(())
     }
+}
+
+/// Size of a replacement from which it is refused; larger ones take seconds to plan.
+const LARGEST: usize = 10_000;
+/// Size of a subquery: it takes as long to plan as many expressions.
+const SUBQUERY: usize = 50;
+
+fn is_too_large(expr: &Expr) -> bool {
+    struct Size(usize);
+    impl Size {
+        fn add(&mut self, size: usize) -> ControlFlow<()> {
+            self.0 += size;
+            if self.0 > LARGEST { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        }
+    }
+    impl Visitor for Size {
+        type Break = ();
+        fn pre_visit_expr(&mut self, _: &Expr) -> ControlFlow<()> {
+            self.add(1)
+        }
+        fn pre_visit_query(&mut self, _: &Query) -> ControlFlow<()> {
+            self.add(SUBQUERY)
+        }
+    }
+    Visit::visit(expr, &mut Size(0)).is_break()
 }
 
 /// Limits the number of rows of a query that has no limit of its own.

@@ -1,10 +1,8 @@
 //! Comparisons with subqueries and lists, in a form that DataFusion answers right: it loses NULLs in `x > ALL (…)` and
 //! `x = ANY (…)`, finds no row for `0 NOT IN (1, column)`, and takes a constant NULL for different from all rows.
 
-use datafusion::sql::sqlparser::ast::{
-    BinaryOperator, Expr, Query, SetExpr, TableFactor, UnaryOperator, Value, Visit, VisitMut, Visitor,
-    VisitorMut,
-};
+use super::mysql_functions::Fill;
+use datafusion::sql::sqlparser::ast::{BinaryOperator, Expr, Query, UnaryOperator, Visit, VisitMut, Visitor};
 use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::parser::Parser;
 use std::ops::ControlFlow;
@@ -15,7 +13,7 @@ const ALL: &str = "CASE WHEN (SELECT count(*) FROM (SELECT 1) AS q(c)) = 0 THEN 
                    WHEN (SELECT count(*) - count(c) FROM (SELECT 1) AS q(c)) > 0 THEN NULL \
                    ELSE $1 < (SELECT bound(c) FROM (SELECT 1) AS q(c)) END";
 
-/// `$1 op ANY (rows)`.
+/// `$1 op ANY (rows)`: false without rows, true if a row decides, NULL if a NULL may.
 const ANY: &str = "CASE WHEN (SELECT count(*) FROM (SELECT 1) AS q(c)) = 0 THEN FALSE \
                    WHEN $1 < (SELECT bound(c) FROM (SELECT 1) AS q(c)) THEN TRUE \
                    WHEN (SELECT count(*) - count(c) FROM (SELECT 1) AS q(c)) > 0 THEN NULL \
@@ -79,28 +77,6 @@ fn filled(
     subquery: &Query,
     compared: Option<(&BinaryOperator, bool)>,
 ) -> Option<Expr> {
-    struct Fill<'a>(&'a [Expr], &'a Query);
-    impl VisitorMut for Fill<'_> {
-        type Break = ();
-        fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<()> {
-            if let Expr::Value(value) = expr
-                && let Value::Placeholder(name) = &value.value
-                && let Some(at) = name.strip_prefix('$').and_then(|at| at.parse::<usize>().ok())
-                && let Some(value) = at.checked_sub(1).and_then(|at| self.0.get(at))
-            {
-                *expr = Expr::Nested(Box::new(value.clone()));
-            }
-            ControlFlow::Continue(())
-        }
-        fn post_visit_table_factor(&mut self, factor: &mut TableFactor) -> ControlFlow<()> {
-            if let TableFactor::Derived { subquery, .. } = factor
-                && matches!(subquery.body.as_ref(), SetExpr::Select(select) if select.from.is_empty())
-            {
-                **subquery = self.1.clone();
-            }
-            ControlFlow::Continue(())
-        }
-    }
     let text = match compared {
         Some((op, greatest)) => {
             let bound = if greatest { "max(c)" } else { "min(c)" };
@@ -110,7 +86,8 @@ fn filled(
     };
     // Only the test of templates can fail here.
     let mut expr = Parser::new(&GenericDialect {}).try_with_sql(&text).ok()?.parse_expr().ok()?;
-    let _: ControlFlow<()> = VisitMut::visit(&mut expr, &mut Fill(values, subquery));
+    let _: ControlFlow<()> =
+        VisitMut::visit(&mut expr, &mut Fill { arguments: values, rows: Some(subquery) });
     Some(Expr::Nested(Box::new(expr)))
 }
 

@@ -39,7 +39,7 @@ pub enum DensityVerb {
     ///
     /// Example: commensal density prepare --scale 0.1
     ///
-    /// This is DuckDB from PyPI, which goes into the state directory, data, query texts, and the 51 queries that are
+    /// These are DuckDB (from PyPI, stored in the state directory), data, query texts, and the 51 queries that are
     /// fastest on this machine.
     Prepare(Prepare),
     /// Choose the CPUs to which VMs should be pinned: whole cores, in one NUMA node where they fit.

@@ -22,6 +22,25 @@ pub const NUMBER_OF_MOMENT: &str = "__number_of_moment";
 /// Name of the function that reads a date with time from a number.
 pub const MOMENT_OF_NUMBER: &str = "__moment_of_number";
 
+/// Units of time.
+pub const SIMPLE_UNITS: [&str; 9] =
+    ["microsecond", "second", "minute", "hour", "day", "week", "month", "quarter", "year"];
+
+/// Units of several parts.
+pub const COMPOUND_UNITS: [&str; 11] = [
+    "second_microsecond",
+    "minute_microsecond",
+    "minute_second",
+    "hour_microsecond",
+    "hour_second",
+    "hour_minute",
+    "day_microsecond",
+    "day_second",
+    "day_minute",
+    "day_hour",
+    "year_month",
+];
+
 /// Days from year 0 to the first day of year 1, which chrono counts as day 1.
 const DAYS_OF_YEAR_0: i64 = 365;
 /// The longest time without a date, 838:59:59, in seconds.

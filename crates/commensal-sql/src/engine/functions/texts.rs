@@ -28,6 +28,23 @@ pub(super) const ROWS: &[RowFunction] = &[
     RowFunction::new("find_in_set", &[Text, Text], Whole, |of| {
         Some(find_in_set(of[0].text(), of[1].text()).into())
     }),
+    RowFunction::new("concat", &[Text], Text, |of| {
+        let length: usize = of.iter().map(|one| one.text().len()).sum();
+        (length <= LONGEST).then(|| of.iter().map(CellValue::text).collect::<String>().into())
+    })
+    .variadic(),
+    RowFunction::new("left", &[Text, Whole], Text, |of| {
+        Some(of[0].text().chars().take(count(of[1].whole())).collect::<String>().into())
+    }),
+    RowFunction::new("right", &[Text, Whole], Text, |of| {
+        let skipped = of[0].text().chars().count().saturating_sub(count(of[1].whole()));
+        Some(of[0].text().chars().skip(skipped).collect::<String>().into())
+    }),
+    RowFunction::new("__substring", &[Text, Whole, Whole], Text, |of| {
+        let length = of.get(2).map_or(usize::MAX, |length| count(length.whole()));
+        Some(substring(of[0].text(), of[1].whole(), length).into())
+    })
+    .at_least(2),
     RowFunction::new("lpad", &[Text, Whole, Text], Text, |of| padded(of, true)),
     RowFunction::new("rpad", &[Text, Whole, Text], Text, |of| padded(of, false)),
     RowFunction::new("repeat", &[Text, Whole], Text, |of| repeated(of[0].text(), of[1].whole())),
@@ -75,6 +92,22 @@ pub(super) const ROWS: &[RowFunction] = &[
 
 fn length(of: usize) -> i64 {
     i64::try_from(of).unwrap_or(i64::MAX)
+}
+
+/// A number of characters; none if it is negative.
+fn count(of: i64) -> usize {
+    usize::try_from(of).unwrap_or(0)
+}
+
+/// A part of a text from a position on: from the end if it is negative, and nothing from 0.
+fn substring(text: &str, from: i64, length: usize) -> String {
+    let all = text.chars().count();
+    let from = match from {
+        1.. => usize::try_from(from - 1).ok(),
+        0 => None,
+        _ => usize::try_from(from.unsigned_abs()).ok().and_then(|back| all.checked_sub(back)),
+    };
+    from.map_or(String::new(), |from| text.chars().skip(from).take(length).collect())
 }
 
 fn first_byte(text: &str) -> u8 {

@@ -45,7 +45,7 @@ const DIGITS: &str = "a rounded decimal as a text";
 const SIGNED: &str = "64 bits with a sign";
 const CLOCK: &str = "a time without a date is a text";
 
-/// What came of a statement.
+/// How the two answers to a statement compare.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Outcome {
     Same,

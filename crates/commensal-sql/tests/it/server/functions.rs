@@ -1,5 +1,6 @@
 //! MySQL's functions: the values in these tables are MariaDB's answers.
 
+use crate::server::client::Answer;
 use crate::server::fixture::Fixture;
 
 #[test]
@@ -72,7 +73,7 @@ const VALUES: [(&str, &str); 172] = [
     ("truncate(-1.999, 1)", "-1.9"),
     ("ceil(-0.5)", "0"),
     ("floor(2.5e0)", "2"),
-    ("-(i & 255)", "-7"),
+    ("-(i * 100 & 255)", "-188"),
     ("ceil(2.5e0)", "3"),
     ("floor(ln(7))", "1"),
     ("floor(-f)", "-3"),
@@ -250,6 +251,38 @@ fn dates_are_numbers_by_their_digits() {
     ] {
         assert_eq!(client.query(&format!("select {sql} from t")).cell(), want, "{sql}");
     }
+}
+
+/// Replacements that copy an argument would grow beyond all bounds; few levels are answered, many are refused at once.
+#[test]
+fn nested_calls_are_answered_or_refused() {
+    let fixture = Fixture::new();
+    fixture.csv("t.csv", "id,s\n1,abc\n");
+    let mut client = fixture.root();
+    let nested = |levels: usize, one: &str, inner: &str| {
+        (0..levels).fold(inner.to_owned(), |inner, _| one.replace('$', &inner))
+    };
+    let all = "select id from t where id <= all ($)";
+    for (one, inner, answered) in [
+        ("substring($, id)", "s", 20),
+        ("concat($, 'x')", "s", 20),
+        ("left($, 9)", "s", 20),
+        ("greatest($, id)", "id", 6),
+        ("if($ > 0, id, 2)", "id", 20),
+        ("($ in (id, 9))", "id", 6),
+    ] {
+        let answer = client.query(&format!("select {} from t", nested(answered, one, inner)));
+        assert!(matches!(answer, Answer::Rows(..)), "{one}: {answer:?}");
+    }
+    for sql in [
+        format!("select {} from t", nested(20, "greatest($, id)", "id")),
+        format!("select {} from t", nested(20, "($ in (id, 9))", "id")),
+        nested(10, all, "select id from t"),
+    ] {
+        let answer = client.query(&sql);
+        assert!(matches!(answer, Answer::Err(1235, _)), "{answer:?}");
+    }
+    assert_eq!(client.query(&nested(2, all, "select id from t")).cell(), "1");
 }
 
 /// DataFusion's own answers to these are wrong.
