@@ -33,8 +33,10 @@ pub(super) struct Followed {
     pub heard: bool,
     /// Whether the agent has already waited for the first list.
     waited: bool,
-    /// Set while creations or removals of cgroups may be missed; the reason if a person can remove it.
-    missed: Option<Option<String>>,
+    /// Whether creations or removals of cgroups may be missed.
+    missed: bool,
+    /// Why cgroups cannot be watched, if a person can remove the reason.
+    unwatched: Option<String>,
     /// The cgroups that have come and gone since the last call of [`Followed::take_news`]; `None` if it is not known which.
     news: Option<BTreeSet<CgroupPath>>,
     /// Whether containers or cgroups that may change the plan have come or gone since then.
@@ -55,7 +57,8 @@ impl Followed {
             waker,
             heard: false,
             waited: false,
-            missed: None,
+            missed: false,
+            unwatched: None,
             news: Some(BTreeSet::new()),
             any: false,
         }
@@ -89,12 +92,12 @@ impl Followed {
 
     /// Whether every creation and removal of a cgroup is reported.
     pub fn complete(&self) -> bool {
-        self.follower.is_some() && !self.follow.mounts.is_empty() && self.missed.is_none()
+        self.follower.is_some() && !self.follow.mounts.is_empty() && !self.missed
     }
 
     /// Returns why cgroups cannot be watched, so that those that come and go are seen late.
     pub fn unwatched(&self) -> Option<&str> {
-        self.missed.as_ref()?.as_deref()
+        self.unwatched.as_deref()
     }
 
     /// Waits for the first list of a container engine, once and briefly. A list that arrives later is processed when it
@@ -157,8 +160,11 @@ impl Followed {
                 Change::Cgroup { path, .. } if matters => {
                     self.news.iter_mut().for_each(|news| news.extend([path.clone()]));
                 }
-                Change::Cgroups { because } => (self.news, self.missed) = (None, Some(because.clone())),
-                Change::Watched => (self.news, self.missed) = (None, None),
+                Change::Cgroups { because } => {
+                    (self.news, self.missed) = (None, true);
+                    self.unwatched.clone_from(because);
+                }
+                Change::Watched => (self.news, self.missed, self.unwatched) = (None, false, None),
                 _ => {}
             }
             self.heard |= matches!(change, Change::Containers { .. });

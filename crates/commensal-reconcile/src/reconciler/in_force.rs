@@ -255,8 +255,10 @@ impl InForce {
             let path = below(mount, place.path.as_str());
             let told = self.writes.as_ref().and_then(|watch| match watch.add(&path, For::Writes) {
                 Ok(number) => Some(number),
+                // It is gone.
+                Err(error) if error.errno == Errno::ENOENT => None,
                 Err(error) => {
-                    self.untold = Some(why_unwatched(&error)).filter(|_| error.errno != Errno::ENOENT);
+                    self.untold = Some(why_unwatched(&error));
                     None
                 }
             });
