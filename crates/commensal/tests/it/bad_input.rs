@@ -214,6 +214,7 @@ fn without_root() {
         let mut command = Command::new("setpriv");
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&binary);
         command.arg("--state-dir").arg(program.path("nobody")).arg("--cgroup-prefix").arg(&program.prefix);
+        command.arg("--beside-others");
         command.args(args).current_dir("/").output().unwrap()
     };
     let config = file.to_str().unwrap();

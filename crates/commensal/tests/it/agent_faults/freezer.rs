@@ -3,7 +3,7 @@
 use super::{Watched, asked, nothing_left, wrapped};
 use crate::agent::{Agent, Theirs, frozen, mounts, own, until};
 use crate::support::{Program, can_write_cgroups, text};
-use commensal_testkit::{Signal, field_of_status, members, signal};
+use commensal_testkit::{PATIENCE, Signal, field_of_status, holds_within, members, signal};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -112,13 +112,15 @@ fn a_victim_in_a_frozen_group_dies() {
     let now = members_of(&program);
     let gone: Vec<String> =
         before.iter().filter(|pid| !now.contains(pid)).map(|pid| format!("process {pid}")).collect();
-    until(format!("whoever is gone was killed: {gone:?}"), || {
-        let actions = asked(&program).actions;
+    let mut recorded = asked(&program).actions;
+    let all_killed = holds_within(PATIENCE, || {
+        recorded = asked(&program).actions;
         let killed = |what: &String| {
-            actions.iter().any(|one| one.what == *what && one.new.as_deref() == Some("killed"))
+            recorded.iter().any(|one| one.what == *what && one.new.as_deref() == Some("killed"))
         };
         gone.iter().all(killed)
     });
+    assert!(all_killed, "gone: {gone:?}; the victim: {victim}; on record: {recorded:?}");
     assert_eq!(agent.end(Signal::TERM), Some(0));
     until("the group goes on", || frozen(&program, "etl") != Some(true));
     until("the victim's command is told", || large.try_wait().unwrap().is_some());
