@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 const TOTAL_KIB: u64 = 10_000_000;
-/// What the large process holds at least; a shell has a tenth of it.
+/// What the large process holds at least; the others have a tenth of it.
 const LARGE_KIB: u64 = 3_000;
 
 /// What the agent is told of the machine's memory.
@@ -85,13 +85,14 @@ fn a_victim_in_a_frozen_group_dies() {
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let unread = std::fs::OpenOptions::new().read(true).write(true).open(&pipe).unwrap();
     let mut large = run(&format!("sleep 600 & exec dd if=/dev/zero of={} bs=4000k count=1", pipe.display()));
-    let mut small = run("sleep 600 & wait");
+    // Nobody here waits for another one: a shell that waits would end on its own if its child were killed.
+    let mut small = run("sleep 600 & exec sleep 600");
     let find = || members_of(&program).into_iter().find(|pid| held(*pid).is_some_and(|kib| kib > LARGE_KIB));
-    // A shell, `dd`, and what they have started.
+    // `dd`, and three that sleep.
     let sleeps = |pid: &u32| field_of_status(*pid, "Name").is_some_and(|name| name == "sleep");
     until("the large one has grown", || {
         let now = members_of(&program);
-        find().is_some() && now.len() == 4 && now.iter().filter(|pid| sleeps(pid)).count() == 2
+        find().is_some() && now.len() == 4 && now.iter().filter(|pid| sleeps(pid)).count() == 3
     });
     let victim = find().unwrap();
     let before = members_of(&program);
@@ -127,7 +128,6 @@ fn a_victim_in_a_frozen_group_dies() {
     drop(unread);
     drop(group);
     until("the other has ended", || small.try_wait().unwrap().is_some());
-    // What its shell had started was killed as well, and ends a moment later.
     until("nobody is left", || members_of(&program).is_empty());
     program.expect(0, &["restore"]);
     watched.end();
