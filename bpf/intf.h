@@ -98,6 +98,7 @@ struct cpu_state {
 	u64 wakeup;		/* time of the last wake-up, by the run queue's clock */
 	u64 ahead, compared;	/* CLOCK_MONOTONIC minus that clock, and when this was determined (by that clock) */
 	u32 tgid, last_tgid;	/* process on the CPU, and process blamed last; 0 unless it is of CLASS_OTHER */
+	u64 switches;		/* the kernel's own number of switches here, at the last one that it reported; 0: unknown */
 };
 
 /* Counters for online threads, per CPU; in ns if the name says so. */
@@ -156,6 +157,7 @@ struct thread_reading {
 	u64 waited_ns, waits, run_ns, slept_ns, lost_ns;	/* with the state that it is in now */
 	u64 seen_ns, now_ns, began_ns;
 	u64 open[KINDS];	/* parts of the wait that it is in now, which are in no other sum yet */
+	u64 open_run_ns;	/* what it has run for in the state that it is in now: in no other sum, either */
 };
 
 /* Key of the parts of waits that go on, when the threads are read. */

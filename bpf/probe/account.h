@@ -19,6 +19,13 @@ static __always_inline struct delays *delays_here(void)
 	return bpf_map_lookup_elem(&delays, &zero);
 }
 
+static __always_inline struct arrival *arrival_here(void)
+{
+	u32 zero = 0;
+
+	return bpf_map_lookup_elem(&arrivals, &zero);
+}
+
 static __always_inline struct cpu_state *cpu_at(u32 cpu)
 {
 	return bpf_map_lookup_elem(&cpus, &cpu);
@@ -80,16 +87,23 @@ static __always_inline u64 time_of(struct cpu_state *c, u64 clock)
  * rest of this program (70 ns in a virtual machine). But after a wake-up that requested the switch, the kernel's clock is still at the
  * wake-up, and a wait would be 0: then the hardware clock is read, unless no online thread is concerned.
  */
-static __always_inline u64 time_of_switch(struct cpu_state *c, struct task_struct *prev, struct task_struct *next, u32 class)
+static __always_inline u64 time_of_switch(struct cpu_state *c, struct task_struct *prev, u64 clock, u32 class)
 {
 	u32 was = KIND(c->class), is = KIND(class);
-	u64 clock = clock_of(next);
 	bool matters = c->waiters > 0 || was == CLASS_ONLINE || is == CLASS_ONLINE ||
 		       (c->sibling[0] >= 0 && (was == CLASS_OFFLINE || is == CLASS_OFFLINE));
 
 	if (matters && (prev->on_rq || clock == c->wakeup))
 		return bpf_ktime_get_ns();
 	return time_of(c, clock);
+}
+
+/* Number of switches of the run queue that `p` is on, by the kernel's own account; 0 if it cannot be read. */
+static __always_inline u64 switches_of(struct task_struct *p)
+{
+	if (bpf_core_field_exists(p->se.cfs_rq) && bpf_core_field_exists(p->se.cfs_rq->rq))
+		return ((struct rq___counted *)p->se.cfs_rq->rq)->nr_switches;
+	return 0;
 }
 
 static __always_inline u32 cpu_of(struct task_struct *p)
@@ -513,14 +527,20 @@ static __always_inline void set_right(struct cpu_state *c, u64 now, struct total
  * Counts evictions and intrusions among the CPUs of a core. When ONLINE starts beside OFFLINE, the eviction lasts until OFFLINE
  * has left, unless ONLINE leaves first. Siblings may change while they are read, but at least one side sees each change.
  */
-static __always_inline void beside(struct cpu_state *c, u32 was, u32 is, u64 now, struct totals *t)
+/* Not static, like the other functions below without a task: the verifier checks it once. */
+__noinline int beside(struct cpu_state *c, u32 was, u32 is, u64 now)
 {
-	u64 online = c->online, offline = c->offline;
+	struct totals *t = all();
+	u64 online, offline;
 
+	if (!c || !t)
+		return 0;
+	online = c->online;
+	offline = c->offline;
 	c->online = is == CLASS_ONLINE ? now : 0;
 	c->offline = is == CLASS_OFFLINE ? now : 0;
 	if (was != CLASS_ONLINE && was != CLASS_OFFLINE && is != CLASS_OFFLINE)
-		return;
+		return 0;
 	for (int i = 0; i < SIBLINGS; i++) {
 		struct cpu_state *sibling;
 		u64 theirs;
@@ -545,6 +565,73 @@ static __always_inline void beside(struct cpu_state *c, u32 was, u32 is, u64 now
 		if (was == CLASS_ONLINE && online && theirs && theirs < online)
 			t->stayed++;
 	}
+	return 0;
+}
+
+static __always_inline u64 at_most(u64 ns, u64 most)
+{
+	return ns < most ? ns : most;
+}
+
+static __always_inline u64 less(u64 ns, u64 by)
+{
+	return ns > by ? ns - by : 0;
+}
+
+static __always_inline u64 larger(u64 ns, u64 other)
+{
+	return ns > other ? ns : other;
+}
+
+/* Counts the time that OFFLINE has on the CPUs of a core while ONLINE has this one. */
+__noinline int overlap(struct cpu_state *c, u32 was, u32 is, u64 now)
+{
+	struct totals *t = all();
+
+	if (!c || !t)
+		return 0;
+	for (int i = 0; i < SIBLINGS; i++) {
+		struct cpu_state *sibling;
+		u64 ns[KINDS] = {};
+
+		if (c->sibling[i] < 0)
+			break;
+		sibling = cpu_at(c->sibling[i]);
+		if (!sibling)
+			break;
+		copy(sibling, now, ns, t);
+		/* Stored plus 1: 0 means that ONLINE was not here. */
+		if (was == CLASS_ONLINE && c->sibling_was[i] && ns[CLASS_OFFLINE] + 1 > c->sibling_was[i])
+			t->overlap_ns += ns[CLASS_OFFLINE] + 1 - c->sibling_was[i];
+		c->sibling_was[i] = is == CLASS_ONLINE ? ns[CLASS_OFFLINE] + 1 : 0;
+	}
+	return 0;
+}
+
+/* Whether the kernel keeps an account of its tasks (CONFIG_SCHED_INFO). */
+static __always_inline bool has_account(struct task_struct *p)
+{
+	return bpf_core_field_exists(((struct task_struct___times *)p)->sched_info.last_queued);
+}
+
+/* How long a task has waited so far, by the kernel's own account. `clock` is that of its run queue. */
+static __always_inline u64 delay_of(struct task_struct *p, u64 clock)
+{
+	struct task_struct___times *of = (void *)p;
+	u64 ended, queued;
+
+	if (!has_account(p))
+		return 0;
+	ended = of->sched_info.run_delay;
+	ordered();
+	queued = of->sched_info.last_queued;
+	return ended + (queued && clock > queued ? clock - queued : 0);
+}
+
+/* When a task has got its CPU last, by the kernel's own account. */
+static __always_inline u64 arrival_of(struct task_struct *p, struct cpu_state *c)
+{
+	return ((struct task_struct___times *)p)->sched_info.last_arrival + c->ahead;
 }
 
 /* Starts a new state of an online task; the caller has accounted the time in the old one. */
@@ -552,6 +639,18 @@ static __always_inline void enter(struct task_state *task, u32 state, u64 now)
 {
 	task->state = state;
 	task->began = now;
+}
+
+/* Notes what a task has run for, by the kernel's own account, when it leaves a CPU: that does not change until it has one again. */
+static __always_inline void note_run(struct task_struct *p, struct task_state *task)
+{
+	task->ran = p->se.sum_exec_runtime;
+}
+
+/* Notes how long it has waited, when it gets a CPU: that does not change until it waits again. */
+static __always_inline void note_delay(struct task_struct *p, struct task_state *task, u64 clock)
+{
+	task->delayed = delay_of(p, clock);
 }
 
 /* Resets the sums of a task that is seen for the first time, or again after it had another class. */
@@ -564,28 +663,85 @@ static __always_inline void begin(struct task_state *task, u64 now)
 		task->wait[k] = 0;
 }
 
-/* Accounts a state of which the end was missed as lost. */
-static __always_inline void lose(struct task_state *task, u64 now, struct totals *t)
+/*
+ * Accounts a state of which the end was missed, until `now`: by the kernel's own account, which knows what the task has run and
+ * waited for since. `after`: what it has run after `now`. Nobody knows who had the CPU while it waited.
+ */
+static __noinline int lose(struct task_struct *p, struct task_state *task, u64 now, u64 clock, u64 after)
 {
-	u64 ns = now > task->began ? now - task->began : 0;
+	struct totals *t = all();
+	struct cpu_state *here = cpu_at(bpf_get_smp_processor_id());
+	struct target *target;
+	u32 index;
+	u64 ns, run, wait, known;
 
-	if (task->state >= RUNNABLE)
-		t->hidden_ns += ns;
+	if (!task || !t || !here)
+		return 0;
+	ns = now > task->began ? now - task->began : 0;
+	known = task->state >= RUNNABLE ? at_most(task->parts, ns) : 0;
 	abandon(task);
 	t->lost++;
 	t->lost_ns += ns;
-	task->lost += ns;
+	if (!has_account(p)) {
+		if (task->state >= RUNNABLE)
+			t->hidden_ns += ns;
+		task->lost += ns;
+		return 0;
+	}
+	wait = delay_of(p, clock) - task->delayed;
+	if ((s64)wait < (s64)known)
+		wait = known;
+	wait = at_most(wait, ns);
+	run = p->se.sum_exec_runtime - task->ran;
+	run = at_most(less(run, after), ns - wait);
+	index = TARGET(task->class);
+	target = bpf_map_lookup_elem(&targets, &index);
+	task->run += run;
+	t->run_ns += run;
+	if (task->exiting) {
+		t->gone_run_ns += run;
+		t->gone_wait_ns += wait;
+	}
+	task->slept += ns - wait - run;
+	note_run(p, task);
+	note_delay(p, task, clock);
+	if (target)
+		target->run_ns += run;
+	if (!wait || !target)
+		return 0;
+	task->waited += wait;
+	task->waits++;
+	t->waits++;
+	target->waits++;
+	wait -= known;
+	t->hidden_ns += wait;
+	t->wait[CLASS_OTHER] += wait;
+	task->wait[CLASS_OTHER] += wait;
+	target->wait[CLASS_OTHER] += wait;
+	if (wait)
+		blame(here, index, CLASS_OTHER, NOBODY, 0, wait);
+	return 0;
+}
+
+/* Whether a task has run since its state began, by the kernel's own account. */
+static __always_inline bool has_run(struct task_struct *p, struct task_state *task)
+{
+	return has_account(p) && p->se.sum_exec_runtime != task->ran;
 }
 
 /*
  * Gives a task its first state: it has been in that since control.from_ns, for this is the first thing that happens to it. A waiting
  * one has been queued on this CPU.
  */
-static __noinline int resume(struct task_state *task, u32 state, u32 cpu, struct cpu_state *c)
+static __noinline int resume(struct task_struct *p, struct task_state *task, u32 state, u32 cpu, struct cpu_state *c)
 {
 	if (!task || !c)
 		return 0;
 	begin(task, control.from_ns);
+	if (task->from_start != SINCE_PRIMED) {
+		task->ran = p->se.sum_exec_runtime;
+		task->delayed = delay_of(p, clock_of(p));
+	}
 	task->from_start = 0;
 	task->state = state;
 	if (state != RUNNABLE)
@@ -599,18 +755,22 @@ static __noinline int resume(struct task_state *task, u32 state, u32 cpu, struct
 	return 0;
 }
 
-static __always_inline void queue(struct task_state *task, u32 cpu, struct cpu_state *c, u64 now, u32 how,
-				  struct totals *t)
+/* Puts a task, whose state the caller has entered, among those that wait for a CPU. */
+__noinline int queue(struct task_state *task, u32 cpu, struct cpu_state *c, u64 now)
 {
-	enter(task, how, now);
+	struct totals *t = all();
+
+	if (!task || !c || !t)
+		return 0;
 	task->cpu = cpu;
 	task->since = now;
 	task->parts = 0;
 	copy(c, now, task->copy, t);
 	__sync_fetch_and_add(&c->waiters, 1);
 	task->counted = cpu + 1;
-	if (c->tenant == CLASS_OFFLINE && how >= WOKEN)
+	if (c->tenant == CLASS_OFFLINE && task->state >= WOKEN)
 		invert(c, now, 1);
+	return 0;
 }
 
 /* Adds a wait of ONLINE for OFFLINE to the window of the alarm, and wakes the reader if it is too much. */
@@ -635,17 +795,23 @@ static __noinline int notice(u64 now, u64 ns)
 }
 
 /* Accounts the part of a wait on the CPU where it ends or that the task leaves. `ended`: the tenure that ends there now, if any. */
-static __always_inline void part(struct task_state *task, struct cpu_state *c, u64 now, struct totals *t,
-				 struct tenure *ended)
+__noinline int part(struct task_state *task, struct cpu_state *c, u64 now, struct tenure *ended)
 {
-	u32 index = TARGET(task->class);
-	struct target *target = bpf_map_lookup_elem(&targets, &index);
-	struct window w = { .to = now, .cpu = task->cpu, .target = index };
-	u64 by_tasks = 0, sum = 0;
-	u64 limit = now > task->since ? now - task->since : 0;
+	struct totals *t = all();
+	struct target *target;
+	struct window w = { .to = now };
+	u64 by_tasks = 0, sum = 0, limit;
+	u32 index;
 
+	if (!task || !c || !t)
+		return 0;
+	index = TARGET(task->class);
+	target = bpf_map_lookup_elem(&targets, &index);
 	if (!target)
-		return;
+		return 0;
+	w.cpu = task->cpu;
+	w.target = index;
+	limit = now > task->since ? now - task->since : 0;
 	if (ended)
 		for (int k = 0; k < KINDS; k++)
 			w.left[k] = c->ns[k];
@@ -681,7 +847,7 @@ static __always_inline void part(struct task_state *task, struct cpu_state *c, u
 	task->parts += sum;
 	w.from = now > sum ? now - sum : 0;
 	if (!by_tasks)
-		return;
+		return 0;
 	if (ended && has_cgroup(ended->kind) && ended->from < now) {
 		u64 ns = now - (ended->from > w.from ? ended->from : w.from);
 
@@ -689,17 +855,23 @@ static __always_inline void part(struct task_state *task, struct cpu_state *c, u
 		if (ns)
 			blame(c, index, ended->kind, ended->cgroup, ended->tgid, ns);
 		if (ns == by_tasks)
-			return;
+			return 0;
 	}
-	divide(&w);
+	return divide(&w);
 }
 
-static __always_inline void unqueue(struct task_state *task, u64 now, struct totals *t)
+__noinline int unqueue(struct task_state *task, u64 now)
 {
-	u64 ns = now > task->began ? now - task->began : 0;
-	u32 index = TARGET(task->class);
-	struct target *target = bpf_map_lookup_elem(&targets, &index);
+	struct totals *t = all();
+	struct target *target;
+	u32 index;
+	u64 ns;
 
+	if (!task || !t)
+		return 0;
+	ns = now > task->began ? now - task->began : 0;
+	index = TARGET(task->class);
+	target = bpf_map_lookup_elem(&targets, &index);
 	if (ns > task->parts)
 		t->unexplained_ns += ns - task->parts;
 	if (task->state == DISPLACED)
@@ -720,6 +892,7 @@ static __always_inline void unqueue(struct task_state *task, u64 now, struct tot
 	task->check |= 1;
 	if (task->exiting)
 		t->gone_wait_ns += ns;
+	return 0;
 }
 
 /* Compares the wait that ended before this run with the kernel's own value, which is final when the run ends. */
@@ -765,7 +938,7 @@ static __always_inline void leave(struct task_struct *p, struct task_state *task
 	if (verify && bpf_core_field_exists(p->sched_info.run_delay))
 		compare(p, task, t);
 	if (task->state == UNSEEN && task->from_start)
-		resume(task, RUNNING, cpu, c);
+		resume(p, task, RUNNING, cpu, c);
 	if (task->state == RUNNING) {
 		u64 ns = now > task->began ? now - task->began : 0;
 
@@ -777,17 +950,21 @@ static __always_inline void leave(struct task_struct *p, struct task_state *task
 		if (task->exiting)
 			t->gone_run_ns += ns;
 	} else if (task->state != UNSEEN) {	/* it ran without a switch that anybody told */
-		lose(task, now, t);
+		lose(p, task, now, 0, 0);
 	}
 	/* It may have moved to another group: from now on it is accounted there. */
 	if (KIND(class_of(p, task)) != CLASS_ONLINE)
 		return;
-	if (task->state == UNSEEN)
+	if (task->state == UNSEEN) {
 		begin(task, now);
+		note_delay(p, task, 0);
+	}
+	note_run(p, task);
 	if (!runnable) {
 		enter(task, ASLEEP, now);
 		return;
 	}
 	t->preempted++;
-	queue(task, cpu, c, now, RUNNABLE, t);
+	enter(task, RUNNABLE, now);
+	queue(task, cpu, c, now);
 }

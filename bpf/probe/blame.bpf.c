@@ -57,6 +57,7 @@ static __noinline int meet(struct cpu_state *c)
 	c->online = KIND(class) == CLASS_ONLINE ? from : 0;
 	c->offline = KIND(class) == CLASS_OFFLINE ? from : 0;
 	c->pid = p->pid;
+	c->switches = 0;
 	c->tenure = from;
 	c->in_irq = 0;
 	c->irq_depth = 0;
@@ -86,6 +87,113 @@ static __noinline int keep(struct cpu_state *c, u32 cpu, struct tenure *ended)
 	return 0;
 }
 
+/*
+ * The kernel has not reported the switch that brought the task which leaves the CPU now. Its own account says when that was. Until
+ * then, somebody unknown may have had the CPU, unless only one switch is missing: that from the task before to this one. Returns whether
+ * the task waited until then, which `arrive` accounts.
+ */
+static __noinline bool catch_up(struct cpu_state *c, u32 cpu, struct task_struct *p, bool direct)
+{
+	struct totals *t = all();
+	struct arrival *a = arrival_here();
+	struct task_state *task = 0;
+	u32 class = CLASS_KERNEL, was;
+	u64 now, at, hidden, over;
+	bool waits, known;
+
+	if (!c || !t || !a)
+		return false;
+	was = c->class;
+	now = at = time_of(c, clock_of(p));
+	/* The idle task has no such account. */
+	known = has_account(p) && p->pid;
+	if (known)
+		at = at_most(arrival_of(p, c), now);
+	at = larger(at, c->tenure);
+	if (c->waiters > 0 && !direct) {
+		hidden = (at - c->tenure) * c->waiters;
+		t->hidden_ns += hidden;
+		if (c->tenant == CLASS_OFFLINE)
+			t->hidden_offline_ns += hidden;
+	}
+	if (!known)
+		return false;
+	if (!(p->flags & PF_KTHREAD)) {
+		task = bpf_task_storage_get(&tasks, p, 0, 0);
+		class = task ? class_of(p, task) : CLASS_OTHER;
+	}
+	if (task && KIND(class) == CLASS_ONLINE && task->state == UNSEEN && task->from_start)
+		resume(p, task, task->counted ? RUNNABLE : RUNNING, cpu, c);
+	waits = task && KIND(class) == CLASS_ONLINE && task->state >= RUNNABLE && task->cpu == cpu;
+	a->ended.from = c->tenure;
+	a->ended.to = at;
+	a->ended.net = at - c->tenure > c->in_irq ? at - c->tenure - c->in_irq : 0;
+	a->ended.cgroup = c->cgroup;
+	a->ended.kind = c->tenant;
+	if (by_command)
+		a->ended.tgid = c->tgid;
+	if (c->waiters > waits) {
+		if (has_cgroup(c->tenant) && c->tenure < at)
+			keep(c, cpu, &a->ended);
+		c->kept = at;
+	}
+	/* An interrupt since then has already given the time up to it to the task before. */
+	over = c->since > at && at >= c->tenure + c->in_irq ? c->since - at : 0;
+	turn(c, at > c->since ? at : c->since, kind_of(p, class));
+	add(c->ns, c->tenant, -over);
+	c->tenant = c->kind;
+	c->class = class;
+	c->cgroup = task ? whose(class, task->cgroup) : 0;
+	if (by_command)
+		c->tgid = class == CLASS_OTHER ? p->tgid : 0;
+	c->tenure = at;
+	c->in_irq = 0;
+	if (KIND(class) == CLASS_OFFLINE && KIND(was) != CLASS_OFFLINE) {
+		__sync_fetch_and_add(&offline_cpus, 1);
+	} else if (KIND(class) != CLASS_OFFLINE && KIND(was) == CLASS_OFFLINE) {
+		__sync_fetch_and_add(&offline_cpus, -1);
+		set_right(c, at, t, false);
+	}
+	if (c->sibling[0] >= 0 && KIND(was) != KIND(class))
+		beside(c, KIND(was), KIND(class), at);
+	a->at = at;
+	a->over = over;
+	if (waits)
+		return true;
+	add(c->ns, c->kind, over);
+	if (!task || KIND(class) != CLASS_ONLINE || task->state == UNSEEN)
+		return false;
+	lose(p, task, at, 0, less(now, at));
+	enter(task, RUNNING, at);
+	return false;
+}
+
+/* Ends the wait of a task that has had this CPU since the arrival which `catch_up` found. */
+static __always_inline void arrive(struct cpu_state *c, struct task_struct *p)
+{
+	struct task_state *task = bpf_task_storage_get(&tasks, p, 0, 0);
+	struct arrival *a = arrival_here();
+
+	if (!task || !a)
+		return;
+	part(task, c, a->at, &a->ended);
+	add(c->ns, c->kind, a->over);
+	uncount(task);
+	unqueue(task, a->at);
+	enter(task, RUNNING, a->at);
+	note_delay(p, task, 0);
+}
+
+/* Whether the task that leaves a CPU, as the first thing that happens there, has come only after control.from_ns. */
+static __noinline bool came_late(struct cpu_state *c, struct task_struct *p)
+{
+	if (!c || !has_account(p) || !p->pid)
+		return false;
+	time_of(c, clock_of(p));
+	/* The two clocks are compared only now and then. */
+	return arrival_of(p, c) > control.from_ns + 20000;
+}
+
 SEC("tp_btf/sched_switch")
 int BPF_PROG(blame_switch, bool preempt, struct task_struct *prev, struct task_struct *next)
 {
@@ -95,7 +203,7 @@ int BPF_PROG(blame_switch, bool preempt, struct task_struct *prev, struct task_s
 	struct totals *t = all();
 	struct task_state *task = 0, *left = 0;
 	struct tenure ended = { .kind = CLASS_IDLE };	/* just now, when anybody is queued here */
-	u64 cgroup = 0;
+	u64 cgroup = 0, clock, switches, missed = 0;
 	s32 waits;
 
 	if (!c || !t || !control.enabled)
@@ -103,14 +211,23 @@ int BPF_PROG(blame_switch, bool preempt, struct task_struct *prev, struct task_s
 	t->switches++;
 	if (is_new(c))
 		meet(c);
-	was = c->class;
 	if (c->waiters > 0)
 		t->relevant++;
-	if (c->pid != prev->pid) {
-		t->missed++;
+	clock = clock_of(next);
+	switches = switches_of(next);
+	if (c->switches && switches)
+		missed = switches - c->switches - 1;
+	if (missed || c->pid != prev->pid || (!c->switches && switches && came_late(c, prev))) {
+		u64 least = missed ? missed : 1;
+
+		t->missed += least;
 		if (c->waiters > 0)
-			t->relevant_missed++;
+			t->relevant_missed += least;
+		if (catch_up(c, cpu, prev, missed == 1))
+			arrive(c, prev);
 	}
+	c->switches = switches;
+	was = c->class;
 
 	if (!next->pid) {
 		class = CLASS_IDLE;
@@ -124,17 +241,9 @@ int BPF_PROG(blame_switch, bool preempt, struct task_struct *prev, struct task_s
 			t->no_storage++;
 		}
 	}
-	now = time_of_switch(c, prev, next, class);
-	/* The task that the missed switch brought may have had the CPU at any time since the last one. */
-	if (c->waiters > 0 && c->pid != prev->pid && now > c->tenure) {
-		u64 hidden = (now - c->tenure) * c->waiters;
-
-		t->hidden_ns += hidden;
-		if (c->tenant == CLASS_OFFLINE)
-			t->hidden_offline_ns += hidden;
-	}
+	now = time_of_switch(c, prev, clock, class);
 	if (task && KIND(class) == CLASS_ONLINE && task->state == UNSEEN && task->from_start)
-		resume(task, RUNNABLE, cpu, c);
+		resume(next, task, RUNNABLE, cpu, c);
 	waits = task && KIND(class) == CLASS_ONLINE && task->state >= RUNNABLE && task->cpu == cpu;
 	/* As long as `prime` has not seen all tasks, there may be one that waits here. */
 	if (c->waiters > 0 || !control.primed) {
@@ -173,14 +282,16 @@ int BPF_PROG(blame_switch, bool preempt, struct task_struct *prev, struct task_s
 		if (task->state == UNSEEN) {	/* its wait began in another class */
 			t->no_start++;
 			begin(task, now);
-		} else if (waits) {
-			part(task, c, now, t, &ended);
+			note_run(next, task);
+		} else if (waits && !has_run(next, task)) {
+			part(task, c, now, &ended);
 			uncount(task);
-			unqueue(task, now, t);
+			unqueue(task, now);
 		} else {
-			lose(task, now, t);
+			lose(next, task, now, clock, 0);
 		}
 		enter(task, RUNNING, now);
+		note_delay(next, task, clock);
 	}
 
 	if (KIND(class) == CLASS_OFFLINE) {
@@ -193,25 +304,10 @@ int BPF_PROG(blame_switch, bool preempt, struct task_struct *prev, struct task_s
 		set_right(c, now, t, false);
 	}
 
-	if (c->sibling[0] >= 0 && (KIND(was) == CLASS_ONLINE || KIND(class) == CLASS_ONLINE)) {
-		for (int i = 0; i < SIBLINGS; i++) {
-			struct cpu_state *sibling;
-			u64 ns[KINDS] = {};
-
-			if (c->sibling[i] < 0)
-				break;
-			sibling = cpu_at(c->sibling[i]);
-			if (!sibling)
-				break;
-			copy(sibling, now, ns, t);
-			/* Stored plus 1: 0 means that ONLINE was not here. */
-			if (KIND(was) == CLASS_ONLINE && c->sibling_was[i] && ns[CLASS_OFFLINE] + 1 > c->sibling_was[i])
-				t->overlap_ns += ns[CLASS_OFFLINE] + 1 - c->sibling_was[i];
-			c->sibling_was[i] = KIND(class) == CLASS_ONLINE ? ns[CLASS_OFFLINE] + 1 : 0;
-		}
-	}
+	if (c->sibling[0] >= 0 && (KIND(was) == CLASS_ONLINE || KIND(class) == CLASS_ONLINE))
+		overlap(c, KIND(was), KIND(class), now);
 	if (c->sibling[0] >= 0 && KIND(was) != KIND(class))
-		beside(c, KIND(was), KIND(class), now, t);
+		beside(c, KIND(was), KIND(class), now);
 	return 0;
 }
 
@@ -242,7 +338,7 @@ static __always_inline int woken(struct task_struct *p, bool new)
 	if (KIND(class_of(p, task)) != CLASS_ONLINE)
 		return 0;
 	if (task->state == UNSEEN && task->from_start && !new)
-		resume(task, task->counted ? RUNNABLE : ASLEEP, cpu, c);
+		resume(p, task, task->counted ? RUNNABLE : ASLEEP, cpu, c);
 	/* Preempted on its way to sleep, and woken: it has been waiting all the time. */
 	if (task->state >= RUNNABLE)
 		return 0;
@@ -252,13 +348,17 @@ static __always_inline int woken(struct task_struct *p, bool new)
 		t->displaced++;
 	}
 	now = time_of(c, c->wakeup);
-	if (task->state == UNSEEN)
+	if (task->state == UNSEEN) {
 		begin(task, now);
-	else if (task->state == ASLEEP)
+		note_run(p, task);
+		note_delay(p, task, 0);
+	} else if (task->state == ASLEEP && !has_run(p, task)) {
 		task->slept += now > task->began ? now - task->began : 0;
-	else
-		lose(task, now, t);
-	queue(task, cpu, c, now, how, t);
+	} else {
+		lose(p, task, now, 0, 0);
+	}
+	enter(task, how, now);
+	queue(task, cpu, c, now);
 	return 0;
 }
 
@@ -291,7 +391,7 @@ int BPF_PROG(on_migrate, struct task_struct *p, int to)
 	if (task->state == UNSEEN && task->from_start && p->on_rq) {
 		c = cpu_at(cpu_of(p));
 		if (c)
-			resume(task, RUNNABLE, cpu_of(p), c);
+			resume(p, task, RUNNABLE, cpu_of(p), c);
 	}
 	if (task->state < RUNNABLE)
 		return 0;
@@ -301,7 +401,7 @@ int BPF_PROG(on_migrate, struct task_struct *p, int to)
 	if (!c || !d)
 		return 0;
 	now = bpf_ktime_get_ns();
-	part(task, c, now, t, 0);
+	part(task, c, now, 0);
 	if (task->counted) {
 		struct cpu_state *last = uncount(task);
 
@@ -568,7 +668,9 @@ int prime(struct bpf_iter__task *context)
 	if (!task->generation) {
 		task->class = class;
 		task->cgroup = id_of(cgroup);
-		task->from_start = 1;
+		task->from_start = SINCE_PRIMED;
+		task->ran = p->se.sum_exec_runtime;
+		task->delayed = delay_of(p, clock_of(p));
 		ordered();
 		task->generation = control.generation;
 	}
@@ -602,6 +704,38 @@ static __always_inline void still_waits(struct window *w, struct thread_reading 
 	}
 }
 
+/*
+ * Divides the time since the state of a thread began. If the kernel has not reported when that ended, its own account says what the
+ * thread has run and waited for since; what it did after the counting stopped is in that account, too. Returns the wait.
+ */
+static __always_inline u64 settle(struct task_struct *p, struct task_state *task, struct thread_reading *one, bool known)
+{
+	u64 ns = less(one->now_ns, one->began_ns), after = less(bpf_ktime_get_ns(), one->now_ns);
+	struct cpu_state *c = cpu_at(cpu_of(p));
+	u64 run = one->state == RUNNING ? ns : 0, wait = one->state >= RUNNABLE ? ns : 0;
+
+	if (c && known && has_account(p) && !(one->state == RUNNING && p->on_cpu)) {
+		u64 delayed = delay_of(p, clock_of(p)) - task->delayed;
+
+		run = p->se.sum_exec_runtime - task->ran;
+		run = at_most(one->state == RUNNING ? run : less(run, after), ns);
+		/* Of a run that goes on, the account knows what it was at the last tick. */
+		if (p->on_cpu && c->compared)
+			run = at_most(larger(run, less(one->now_ns, arrival_of(p, c))), ns);
+		if (one->state < RUNNABLE)
+			wait = less(delayed, after);
+		else if (run)
+			wait = delayed;
+		wait = at_most(wait, ns - run);
+	}
+	one->open_run_ns = run;
+	one->run_ns += run;
+	one->slept_ns += ns - run - wait;
+	one->waited_ns += wait;
+	one->waits += wait > 0;
+	return wait;
+}
+
 SEC("iter/task")
 int threads(struct bpf_iter__task *context)
 {
@@ -609,6 +743,8 @@ int threads(struct bpf_iter__task *context)
 	struct thread_reading one = {};
 	struct window w = { .reading = 1 };
 	struct task_state *task;
+	bool known = true;
+	u64 wait;
 	u32 class;
 
 	if (!p || p->flags & PF_KTHREAD)
@@ -648,6 +784,8 @@ int threads(struct bpf_iter__task *context)
 		one.state = p->on_cpu ? RUNNING : is_queued(p) ? RUNNABLE : ASLEEP;
 		one.seen_ns = one.began_ns = w.from = control.from_ns;
 		copy_base(c, one.open);
+		/* Of other ones the account is that of an earlier state. */
+		known = task->from_start == SINCE_PRIMED;
 	} else {
 		for (int k = 0; k < KINDS; k++)
 			one.wait[k] = task->wait[k];
@@ -658,27 +796,27 @@ int threads(struct bpf_iter__task *context)
 		one.lost_ns = task->lost;
 		one.seen_ns = task->seen;
 	}
-	if (one.now_ns > one.began_ns) {
-		u64 ns = one.now_ns - one.began_ns;
-
-		if (one.state == RUNNING) {
-			one.run_ns += ns;
-		} else if (one.state == ASLEEP) {
-			one.slept_ns += ns;
-		} else {
-			one.waited_ns += ns;
-			one.waits++;
-			w.to = one.now_ns;
-			w.target = one.target;
-			if (w.to > w.from)
-				still_waits(&w, &one);
-		}
-	}
-	if (w.to <= w.from)
+	wait = settle(p, task, &one, known);
+	w.target = one.target;
+	w.to = one.began_ns + wait;
+	if (one.state < RUNNABLE || w.to <= w.from) {
 		for (int k = 0; k < KINDS; k++)
 			one.open[k] = 0;
+		w.to = w.from;
+	} else {
+		still_waits(&w, &one);
+	}
+	/* Nobody knows who had the CPU during a wait that the kernel has not reported. */
+	if (one.state < RUNNABLE && wait) {
+		one.open[CLASS_OTHER] = wait;
+		one.wait[CLASS_OTHER] += wait;
+	}
 	/* If the buffer is full, this program is run once more for this task. */
-	if (!bpf_seq_write(context->meta->seq, &one, sizeof(one)) && w.to > w.from)
+	if (bpf_seq_write(context->meta->seq, &one, sizeof(one)))
+		return 0;
+	if (w.to > w.from)
 		divide(&w);
+	else if (one.open[CLASS_OTHER])
+		show(one.target, CLASS_OTHER, NOBODY, 0, one.open[CLASS_OTHER]);
 	return 0;
 }

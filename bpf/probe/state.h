@@ -21,6 +21,16 @@ struct task_struct___named {
 	char comm[16];
 	struct pid *thread_pid;
 };
+/* The kernel's own account of a task, and of a run queue. */
+struct sched_info___times {
+	unsigned long long run_delay, last_arrival, last_queued;
+};
+struct task_struct___times {
+	struct sched_info___times sched_info;
+};
+struct rq___counted {
+	u64 nr_switches;
+};
 #pragma clang attribute pop
 
 #define RING		512	/* tenures that are kept per CPU; a power of two */
@@ -66,6 +76,21 @@ struct {
 	__type(key, u32);
 	__type(value, struct ring);
 } rings SEC(".maps");
+
+/*
+ * A wait that ended with a switch which the kernel has not reported. Not on the stack: before 6.10, the kernel allows programs 512 bytes
+ * with all their calls, of 32 bytes at least.
+ */
+struct arrival {
+	u64 at, over;		/* over: time after it that the task before has got */
+	struct tenure ended;	/* of the task before */
+};
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct arrival);
+} arrivals SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -121,12 +146,14 @@ struct task_state {
 	u64 wait[KINDS];	/* over all waits */
 	u64 waited, parts;	/* all waits that ended; the parts of the current one that are accounted */
 	u64 waits;
-	u64 seen, run, slept, lost;	/* first seen; lost: states whose end was missed. They add up: */
+	u64 ran, delayed;	/* at `began`, by the kernel's own account: time on a CPU, and waits */
+	u64 seen, run, slept, lost;	/* first seen; lost: what neither the probe nor the kernel's account explains. They add up: */
 	u64 kernel_delay, last_wait;	/* seen + run + waited + slept + lost = began */
 	u32 check, counted, exiting;	/* counted: CPU of whose waiters it is one, plus one, and HINT; 0: none */
 	u32 from_start;		/* while UNSEEN: it has been in this class, and in one state, since control.from_ns */
 	u32 process;		/* class of the target of which its process is a part, and ENDED; 0: of none */
 };
+#define SINCE_PRIMED	2		/* of task_state.from_start: `prime` has read the kernel's account of it */
 #define ENDED		(1u << 31)	/* of task_state.process: this thread has ended */
 #define HINT		(1u << 31)	/* of task_state.counted: `prime` did that, for a task that nothing has happened to yet */
 #define KIN		64		/* ancestors of a process that are searched for a target */

@@ -131,7 +131,7 @@ fn of_the_machine(figures: &Figures) -> [(&'static str, &'static str, f64); 7] {
         ),
         (
             "commensal_blame_waits_lost_total",
-            "Number of waits that could not be measured because the kernel did not report a context switch to the probe.",
+            "Number of runs, waits and sleeps whose end the kernel did not report to the probe.",
             counters.lost as f64,
         ),
     ]

@@ -211,7 +211,8 @@ counters! {
     no_start,
     /// Number of waits, runs and sleeps whose end the kernel did not report to the probe.
     lost,
-    /// Duration of the waits, runs and sleeps whose end the kernel did not report (ns).
+    /// Duration of the waits, runs and sleeps whose end the kernel did not report (ns). What the threads did meanwhile is
+    /// taken from the kernel's own account of them.
     lost_ns,
     /// Number of events of threads without task storage (BPF memory per thread), because the kernel could not allocate it.
     no_storage,
@@ -223,8 +224,8 @@ counters! {
     relevant,
     /// Number of relevant context switches that the kernel did not report to tracers.
     relevant_missed,
-    /// Part of the waits during which a task that the kernel did not report may have held the CPU, and waits whose end it
-    /// did not report (ns). This is the largest error of any figure about waits.
+    /// Part of the waits during which a task that the kernel did not report may have held the CPU (ns). This is the largest
+    /// error of any figure about who held it.
     hidden_ns,
     /// The part of `hidden_ns` that is counted as a wait for offline work (ns).
     hidden_offline_ns,
@@ -376,7 +377,8 @@ pub struct Thread {
     pub run_ns: u64,
     /// Time asleep until now (ns).
     pub slept_ns: u64,
-    /// Duration of runs, waits and sleeps whose end the kernel did not report to the probe (ns).
+    /// Duration of runs, waits and sleeps whose end the kernel did not report to the probe, on a kernel that keeps no account
+    /// of its threads either (ns).
     pub lost_ns: u64,
     /// Time at which the sums start (CLOCK_MONOTONIC, ns).
     pub seen_ns: u64,

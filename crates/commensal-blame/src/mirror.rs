@@ -135,6 +135,8 @@ mirror! {
         tgid: u32,
         /// Process of the culprit in `last`; 0 unless its kind is [`Kind::Other`].
         last_tgid: u32,
+        /// The kernel's own number of context switches on this CPU when it reported the last one; 0 if unknown.
+        switches: u64,
     }
 
     /// Key of the map of commands: a process that held the CPU, and the target that waited.
@@ -212,7 +214,7 @@ mirror! {
         run_ns: u64,
         /// Time asleep until now (ns).
         slept_ns: u64,
-        /// Duration of runs, waits and sleeps whose end the kernel did not report (ns).
+        /// Duration of runs, waits and sleeps whose end the kernel did not report, if it has no account of them either (ns).
         lost_ns: u64,
         /// Time at which the sums start (ns).
         seen_ns: u64,
@@ -222,6 +224,8 @@ mirror! {
         began_ns: u64,
         /// Parts of the wait that the thread is in which no other sum contains yet (ns).
         open: [u64; KINDS],
+        /// CPU time in the state that the thread is in, which no other sum contains yet (ns).
+        open_run_ns: u64,
     }
 
     /// Key of the map of culprits of waits that go on.

@@ -585,10 +585,63 @@ fn ahead_ns(host: &dyn Host) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use aya_obj::Object;
+    use aya_obj::generated::bpf_insn;
 
     #[test]
     fn the_object_has_the_structures_that_are_read() {
         agrees().unwrap();
+    }
+
+    /// Stack of the function that begins there, and of the deepest of its calls (bytes). A function's own is what it reaches below the
+    /// frame pointer, and the kernel counts units of 32 bytes.
+    fn stack(code: &[bpf_insn], begins: &BTreeSet<usize>, from: usize) -> u32 {
+        const FRAME: u8 = 10;
+        const ADD: u8 = 0x07;
+        const MOVE: u8 = 0xbf;
+        let to = begins.range(from + 1..).next().map_or(code.len(), |to| *to);
+        let (mut own, mut calls, mut copies) = (0, 0, BTreeSet::new());
+        for (at, one) in code.iter().enumerate().take(to).skip(from) {
+            let (is_load, is_store) = (one.code & 7 == 1, [2, 3].contains(&(one.code & 7)));
+            if is_load && one.src_reg() == FRAME || is_store && one.dst_reg() == FRAME {
+                own = own.min(i32::from(one.off));
+            }
+            if one.code == MOVE && one.src_reg() == FRAME {
+                copies.insert(one.dst_reg());
+            } else if copies.remove(&one.dst_reg()) && one.code == ADD {
+                own = own.min(one.imm);
+            }
+            if let Some(called) = called(*one, at) {
+                calls = calls.max(stack(code, begins, called));
+            }
+        }
+        (-own).max(1).unsigned_abs().next_multiple_of(32) + calls
+    }
+
+    /// Where the function begins that an instruction calls.
+    fn called(one: bpf_insn, at: usize) -> Option<usize> {
+        const CALL: u8 = 0x85;
+        const OF_PROGRAM: u8 = 1;
+        (one.code == CALL && one.src_reg() == OF_PROGRAM).then(|| (at as i32 + one.imm + 1) as usize)
+    }
+
+    /// Kernels before 6.10 allow a program and its calls 512 bytes, and newer ones that much for each of them: there a program is
+    /// loaded that an older kernel refuses.
+    // promise 33
+    #[test]
+    fn old_kernels_have_stack_enough() {
+        const MOST: u32 = 512;
+        let mut object = Object::parse(OBJECT).unwrap();
+        let sections = object.functions.keys().map(|(section, _)| *section).collect();
+        object.relocate_calls(&sections).unwrap();
+        for (name, program) in &object.programs {
+            let code = &object.functions[&program.function_key()].instructions;
+            let begins = code.iter().enumerate().filter_map(|(at, one)| called(*one, at)).collect();
+            let bytes = stack(code, &begins, 0);
+            println!("{name}: {bytes} bytes");
+            assert!((32..=MOST).contains(&bytes), "{name}: {bytes} bytes");
+        }
+        assert!(object.programs.len() > OF_SCHEDULING.len());
     }
 
     // promise 31

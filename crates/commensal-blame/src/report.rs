@@ -178,6 +178,8 @@ pub struct Evidence {
     pub hidden_ms: f64,
     /// Number of waits, runs and sleeps whose end the kernel did not report to the probe.
     pub lost: u64,
+    /// Duration of these (ms): what the threads did meanwhile is taken from the kernel's own account of them.
+    pub lost_ms: f64,
     /// Number of runs of the probe's programs that the kernel skipped.
     pub skipped: u64,
     /// Number of events of threads that were not counted, because the kernel gave the probe no memory for the thread.
@@ -333,6 +335,7 @@ impl Evidence {
             relevant_missed: counters.relevant_missed,
             hidden_ms: counters.hidden_ns as f64 / MS,
             lost: counters.lost,
+            lost_ms: counters.lost_ns as f64 / MS,
             skipped: figures.skipped,
             no_storage: counters.no_storage,
             unexplained_ms: counters.unexplained_ns as f64 / MS,
@@ -382,7 +385,7 @@ fn rows(wait: &ByKind, culprits: &[(Culprit, u64)], names: &Names<'_>) -> Vec<(S
     }
     // Rows for time without a named cgroup: it did not fit into the probe's maps, or the report names no tasks of that
     // kind.
-    let unnamed = "tasks that took turns too fast to name";
+    let unnamed = "tasks that could not be named";
     for (kind, what) in [
         (Kind::Other, unnamed),
         (Kind::Offline, unnamed),

@@ -73,14 +73,15 @@ impl WaitProbe {
         Ok((figures, open))
     }
 
-    /// Returns the runs and waits that go on. The threads are read only if one waits.
+    /// Returns the runs and waits that go on. While the probe counts, the threads are read only if one waits.
     fn open(&self, states: &[CpuState]) -> Result<Open, BlameError> {
         let now = self.ended_ns.unwrap_or_else(|| self.now());
         let mut open =
             Open { subjects: vec![TargetStats::default(); self.scope.online.len()], ..Open::default() };
         for state in states {
             let (class, since, _) = self.occupant(state);
-            if class & 0xff == ONLINE
+            if self.ended_ns.is_none()
+                && class & 0xff == ONLINE
                 && let Some(subject) = open.subjects.get_mut(class as usize >> 8)
             {
                 subject.run_ns += now.saturating_sub(since);
@@ -89,17 +90,18 @@ impl WaitProbe {
                 open.inversion_ns += now.saturating_sub(state.inversion);
             }
         }
-        if states.iter().all(|state| state.waiters <= 0) {
+        if self.ended_ns.is_none() && states.iter().all(|state| state.waiters <= 0) {
             return Ok(open);
         }
         let (threads, culprits) = self.read_threads()?;
         open.culprits = culprits;
         for one in threads {
-            let waits = ![ASLEEP, RUNNING].contains(&one.state);
-            if let Some(subject) = open.subjects.get_mut(one.target as usize).filter(|_| waits) {
-                subject.wait.add(&ByKind(one.open));
-                subject.waits += 1;
-            }
+            let Some(subject) = open.subjects.get_mut(one.target as usize) else { continue };
+            let wait = ByKind(one.open);
+            subject.wait.add(&wait);
+            subject.waits += u64::from(wait.sum() > 0 || ![ASLEEP, RUNNING].contains(&one.state));
+            // The CPU may have another thread by now, without a switch that the kernel has reported.
+            subject.run_ns += self.ended_ns.map_or(0, |_| one.open_run_ns);
         }
         Ok(open)
     }

@@ -102,9 +102,13 @@ impl Report {
             let share = evidence.relevant_missed as f64 / evidence.relevant.max(1) as f64 * 100.0;
             let _ = writeln!(
                 out,
-                "note: the kernel did not report {} of {} context switches during waits ({share:.3} %) to the probe, which hides at most \
-                 {:.2} ms of the waits; {} waits could not be measured",
-                evidence.relevant_missed, evidence.relevant, evidence.hidden_ms, evidence.lost
+                "note: the kernel did not report {} of {} context switches during waits ({share:.3} %) to the probe, which hides who had \
+                 the CPU for at most {:.2} ms of the waits; {} runs, waits and sleeps, of {:.2} ms, are by the kernel's own account",
+                evidence.relevant_missed,
+                evidence.relevant,
+                evidence.hidden_ms,
+                evidence.lost,
+                evidence.lost_ms
             );
         }
         if evidence.skipped > 0 {
