@@ -99,6 +99,7 @@ struct cpu_state {
 	u64 ahead, compared;	/* CLOCK_MONOTONIC minus that clock, and when this was determined (by that clock) */
 	u32 tgid, last_tgid;	/* process on the CPU, and process blamed last; 0 unless it is of CLASS_OTHER */
 	u64 switches;		/* the kernel's own number of switches here, at the last one that it reported; 0: unknown */
+	u64 queued;		/* when an online thread was queued here last */
 };
 
 /* Counters for online threads, per CPU; in ns if the name says so. */

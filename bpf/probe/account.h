@@ -763,7 +763,7 @@ __noinline int queue(struct task_state *task, u32 cpu, struct cpu_state *c, u64 
 	if (!task || !c || !t)
 		return 0;
 	task->cpu = cpu;
-	task->since = now;
+	task->since = c->queued = now;
 	task->parts = 0;
 	copy(c, now, task->copy, t);
 	__sync_fetch_and_add(&c->waiters, 1);

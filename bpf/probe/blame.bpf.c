@@ -68,20 +68,40 @@ static __noinline int meet(struct cpu_state *c)
 	return 0;
 }
 
-/* Puts a tenure into the ring of its CPU. If only kernel threads came between, it continues the last one there. */
+static __always_inline bool of_same(struct tenure *one, struct tenure *other)
+{
+	return one->cgroup == other->cgroup && one->kind == other->kind && one->tgid == other->tgid;
+}
+
+/*
+ * Puts a tenure into the ring of its CPU. If only kernel threads came between, it continues the last one there. It also continues an
+ * earlier one of the same culprit that began after all waits here: their parts stay exact, because none begins or ends between the
+ * two. So a long wait of one thread needs one tenure for each culprit, however often they take turns.
+ */
 static __noinline int keep(struct cpu_state *c, u32 cpu, struct tenure *ended)
 {
 	struct ring *ring = bpf_map_lookup_elem(&rings, &cpu);
 	struct tenure *last;
+	u64 hash;
+	u32 *place;
 
 	if (!c || !ended || !ring)
 		return 0;
 	last = &ring->of[(c->head - 1) & (RING - 1)];
-	if (c->kept == ended->from && last->cgroup == ended->cgroup && last->kind == ended->kind && last->tgid == ended->tgid) {
+	if (c->kept == ended->from && of_same(last, ended)) {
 		last->to = ended->to;
 		last->net += ended->net;
 		return 0;
 	}
+	hash = (ended->cgroup ^ (u64)ended->tgid << 32 ^ ended->kind) * 0x9e3779b97f4a7c15ULL;
+	place = &ring->place[hash >> 56 & (PLACES - 1)];
+	last = &ring->of[*place & (RING - 1)];
+	if ((u32)c->head - *place <= RING && of_same(last, ended) && last->from >= larger(c->queued, control.from_ns)) {
+		last->to = ended->to;
+		last->net += ended->net;
+		return 0;
+	}
+	*place = c->head;
 	ring->of[c->head & (RING - 1)] = *ended;
 	c->head++;
 	return 0;
@@ -413,7 +433,7 @@ int BPF_PROG(on_migrate, struct task_struct *p, int to)
 			invert(d, now, 0);
 	}
 	task->cpu = to;
-	task->since = now;
+	task->since = d->queued = now;
 	copy(d, now, task->copy, t);
 	return 0;
 }

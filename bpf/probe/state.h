@@ -33,7 +33,8 @@ struct rq___counted {
 };
 #pragma clang attribute pop
 
-#define RING		512	/* tenures that are kept per CPU; a power of two */
+#define RING		512	/* tenures that are kept per CPU; a power of two, like the next */
+#define PLACES		256
 #define MAX_RT_PRIO	100	/* include/linux/sched/prio.h */
 #define NOBODY		(~0ULL)	/* in place of a cgroup: tenures that the ring no longer holds */
 #define KIND(class)	((class) & 0xff)
@@ -69,6 +70,7 @@ struct ring {
 		u64 cgroup;
 		u32 kind, tgid;
 	} of[RING];
+	u32 place[PLACES];	/* number of the last tenure of a culprit, by its hash */
 };
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

@@ -137,6 +137,8 @@ mirror! {
         last_tgid: u32,
         /// The kernel's own number of context switches on this CPU when it reported the last one; 0 if unknown.
         switches: u64,
+        /// Time at which a target's thread was queued on this CPU last (ns).
+        queued: u64,
     }
 
     /// Key of the map of commands: a process that held the CPU, and the target that waited.
