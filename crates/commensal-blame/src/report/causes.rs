@@ -16,6 +16,9 @@ const UNUSED: f64 = 0.5;
 const STOLEN: f64 = 0.01;
 const FROZEN: &str = "frozen";
 const AFFINITY: &str = "affinity";
+const OWN_LIMIT: &str = "own-limit";
+const PARENT_LIMIT: &str = "parent-limit";
+const LIMITS: [&str; 2] = [OWN_LIMIT, PARENT_LIMIT];
 /// Largest number of causes.
 const CAUSES: usize = 3;
 const MS: f64 = 1e6;
@@ -46,17 +49,19 @@ impl Report {
     pub fn explain(&mut self, figures: &Figures, around: &Surroundings) {
         let (frozen, others): (Vec<Cause>, Vec<Cause>) =
             besides(figures, &figures.wait, around).into_iter().partition(|cause| cause.cause == FROZEN);
-        let mut causes: Vec<Cause> =
-            others.into_iter().chain(self.culprits.iter().filter_map(behind)).collect();
-        causes
-            .retain(|cause| cause.ms > 0.0 && (cause.ms >= CAUSE * self.wait_ms || cause.cause == AFFINITY));
+        // Whoever has the CPU while a limit keeps the targets from it does not keep them from it.
+        let limits = others.iter().filter(|cause| LIMITS.contains(&cause.cause));
+        let limited_ms = limits.map(|cause| cause.ms).fold(0.0, f64::max);
+        let culprits = self.culprits.iter().filter_map(behind);
+        let mut causes: Vec<(f64, Cause)> = others.into_iter().map(|cause| (cause.ms, cause)).collect();
+        causes.extend(culprits.map(|cause| (cause.ms - limited_ms, cause)));
+        causes.retain(|(ms, cause)| *ms > 0.0 && (*ms >= CAUSE * self.wait_ms || cause.cause == AFFINITY));
         // Load that this program generates is no program that the service lives with, however long it takes.
         let rank = |cause: &Cause| cause.cause == GENERATOR;
-        causes.sort_by(|a, b| rank(a).cmp(&rank(b)).then(b.ms.total_cmp(&a.ms)));
+        causes.sort_by(|(a_ms, a), (b_ms, b)| rank(a).cmp(&rank(b)).then(b_ms.total_cmp(a_ms)));
         causes.truncate(CAUSES);
         // A frozen thread waits for no CPU, so it has no place in this order.
-        causes.splice(0..0, frozen);
-        self.causes = causes;
+        self.causes = frozen.into_iter().chain(causes.into_iter().map(|(_, cause)| cause)).collect();
     }
 }
 
@@ -118,8 +123,8 @@ fn throttled(path: &CgroupPath, limit: &Limit, length_ms: f64) -> Cause {
     let ms = limit.cpu.throttled_us as f64 / 1e3;
     let (path, file) = (visible(path.as_str()), limit.cpu.file);
     let (cause, whose) = match limit.above {
-        true => ("parent-limit", "the limit of a cgroup above it"),
-        false => ("own-limit", "its own limit"),
+        true => (PARENT_LIMIT, "the limit of a cgroup above it"),
+        false => (OWN_LIMIT, "its own limit"),
     };
     Cause {
         cause,
@@ -236,6 +241,8 @@ mod tests {
                 "its own limit: 812 ms of 1000 were throttled by cpu.max of /web (20.0 ms of 100.0 ms)",
             ),
             (Kind::Other, limited(812, false), "own-limit", "its own limit"),
+            (Kind::Other, limited(420, false), "own-limit", "its own limit: 420 ms"),
+            (Kind::Other, limited(380, false), "other", "behind /etl: 800.0 ms"),
             (
                 Kind::Other,
                 limited(812, true),
@@ -255,6 +262,8 @@ mod tests {
             assert_eq!(causes[0].cause, wanted, "{causes:?}");
             assert!(causes[0].text().contains(words), "{words}: {causes:?}");
         }
+        let throttled = causes(Kind::Other, &limited(790, false));
+        assert_eq!(throttled.len(), 1, "others had the CPU because of the limit: {throttled:?}");
         let pinned = causes(Kind::Other, &Surroundings { allowed: one, ..none.clone() });
         let affinity = pinned.iter().find(|cause| cause.cause == "affinity").unwrap();
         assert!(affinity.what.contains("may use CPU 0 only, and CPU 1 was idle for 90 %"), "{affinity:?}");
