@@ -5,11 +5,11 @@ use super::identity::{in_a_namespace, json, probes};
 use crate::agent::{Agent, ticks_on};
 use crate::support::{Program, can_write_cgroups, cpu_mount, text};
 use commensal_blame::probe;
-use commensal_testkit::{Groups, Signal, alone, ended, field_of_stat, mortal, signal, until};
+use commensal_testkit::{Groups, Signal, alone, ended, field_of_stat, mortal, signal, stopped_by, until};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The page with the table that the first test makes.
 const PAGE: &str = "../../docs/measurements/blame-odd-subjects.md";
@@ -270,6 +270,58 @@ fn ten_looks_at_once() {
         assert!(unexplained(report) < APART, "{report}");
     }
     until("all probes are gone", || probe::count() == before);
+}
+
+/// The target, `blame` itself, or both are stopped in the look, as by a debugger: what the target does not do meanwhile
+/// is neither run nor wait, and a look that goes on too long is as long as it says.
+// promise 31
+#[test]
+fn looks_with_a_gap() {
+    let test = "looks_with_a_gap";
+    let _alone = alone();
+    if probes(test).is_none() {
+        return;
+    }
+    let program = Program::new("bg");
+    let mut hog = mortal("sh").args(["-c", HOG]).spawn().unwrap();
+    let number = hog.id().to_string();
+    for (of_target, of_blame, time, gap_s) in
+        [(true, false, "4s", 1), (false, true, "2s", 4), (true, true, "2s", 4)]
+    {
+        let before = probe::count();
+        let mut command = program.command(&["blame", &number, "--for", time, "--json"]);
+        let look = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        until("it looks", || probe::count() > before);
+        // Past the start of the counting, which nothing shows.
+        std::thread::sleep(Duration::from_millis(500));
+        let stopped: Vec<u32> = [(of_target, hog.id()), (of_blame, look.id())]
+            .iter()
+            .filter(|one| one.0)
+            .map(|one| one.1)
+            .collect();
+        let around = Instant::now();
+        assert!(stopped.iter().all(|pid| signal(*pid, Signal::STOP)));
+        until("they are stopped", || stopped.iter().all(|pid| stopped_by(*pid)));
+        let within = Instant::now();
+        std::thread::sleep(Duration::from_secs(gap_s));
+        let within = within.elapsed().as_secs_f64();
+        assert!(stopped.iter().all(|pid| signal(*pid, Signal::CONT)));
+        let around = around.elapsed().as_secs_f64();
+        let report = json(&text(&look.wait_with_output().unwrap().stdout));
+        let seconds = figure(&report, "seconds");
+        let idle = seconds - figure(&report, "run_s") - figure(&report, "wait_ms") / 1e3;
+        println!(
+            "{test}: target {of_target}, blame {of_blame}: {seconds:.3} s, neither running nor waiting for \
+             {idle:.4} s, stopped for {within:.4} to {around:.4} s"
+        );
+        let (least, most) = if of_target { (within, around) } else { (0.0, 0.0) };
+        let apart = APART * seconds;
+        assert!((least - apart..=most + apart).contains(&idle), "{report}");
+        assert!(!of_blame || seconds > within, "{report}");
+        until("its probe is gone", || probe::count() <= before);
+    }
+    hog.kill().unwrap();
+    hog.wait().unwrap();
 }
 
 /// The look's clock is the kernel's monotonic one: a time of day that jumps, and a time namespace, change nothing.
