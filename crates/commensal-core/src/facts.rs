@@ -6,6 +6,7 @@
 //! setting of a cgroup). `doctor --prove` derives the trials of these properties from the rows of the knob table.
 
 use crate::knob::{Evidence, KnobId, Version};
+use crate::process::{SCHED_BATCH, SCHED_NORMAL};
 use crate::vendor::{BVT_OFFLINE, BVT_ONLINE, QOS_OFFLINE, QosLevels};
 
 /// The features of a kernel that decide which facts apply to it.
@@ -61,6 +62,12 @@ pub enum Op {
     Child,
     /// Starts a process in the cgroup. The operation has no answer.
     Start,
+    /// Gives the started process this scheduling policy, as the process itself could. The operation has no answer.
+    SetPolicy(i32),
+    /// Moves the started process into the cgroup of the current operations. The operation has no answer.
+    Enter,
+    /// Moves the started process into the first cgroup of the trial. The operation has no answer.
+    Leave,
     /// Reads the scheduling policy of the started process; the text is the expected answer, a name from sched(7).
     Policy(&'static str),
 }
@@ -71,7 +78,7 @@ impl Op {
     pub fn expected(self) -> Option<&'static str> {
         match self {
             Op::Write(_, _, answer) | Op::Read(_, answer) | Op::Policy(answer) => Some(answer),
-            Op::Child | Op::Start => None,
+            Op::Child | Op::Start | Op::SetPolicy(_) | Op::Enter | Op::Leave => None,
         }
     }
 }
@@ -224,6 +231,68 @@ pub static FILES: &[FileFact] = &[
         ],
     },
     FileFact {
+        says: "cpu.qos_level refuses text, and numbers of too many digits",
+        evidence: EULER,
+        on: HoldsOn::Levels,
+        ops: &[
+            Op::Write(LEVEL, "x", "EINVAL"),
+            Op::Write(LEVEL, "-1x", "EINVAL"),
+            Op::Write(LEVEL, "12345678901234567890", "ERANGE"),
+            Op::Read(LEVEL, "0"),
+        ],
+    },
+    FileFact {
+        says: "cpu.qos_level -1 makes a SCHED_BATCH task SCHED_IDLE, too",
+        evidence: EULER,
+        on: HoldsOn::Levels,
+        ops: &[
+            Op::Start,
+            Op::SetPolicy(SCHED_BATCH),
+            Op::Policy("SCHED_BATCH"),
+            Op::Write(LEVEL, "-1", "-1"),
+            Op::Policy("SCHED_IDLE"),
+        ],
+    },
+    FileFact {
+        says: "a task at cpu.qos_level -1 that sets another policy keeps it",
+        evidence: EULER,
+        on: HoldsOn::Levels,
+        ops: &[
+            Op::Start,
+            Op::Write(LEVEL, "-1", "-1"),
+            Op::SetPolicy(SCHED_NORMAL),
+            Op::Policy("SCHED_OTHER"),
+            Op::Write(LEVEL, "-1", "-1"),
+            Op::Policy("SCHED_OTHER"),
+        ],
+    },
+    FileFact {
+        says: "a task that enters a group at cpu.qos_level -1 becomes SCHED_IDLE, and stays so when it leaves",
+        evidence: EULER,
+        on: HoldsOn::Levels,
+        ops: &[
+            Op::Start,
+            Op::Child,
+            Op::Write(LEVEL, "-1", "-1"),
+            Op::Policy("SCHED_OTHER"),
+            Op::Enter,
+            Op::Policy("SCHED_IDLE"),
+            Op::Leave,
+            Op::Policy("SCHED_IDLE"),
+        ],
+    },
+    FileFact {
+        says: "weight and quota can be written at cpu.qos_level -1",
+        evidence: EULER,
+        on: HoldsOn::Levels,
+        ops: &[
+            Op::Write(LEVEL, "-1", "-1"),
+            Op::Write(KnobId::CpuWeight, "512", "512"),
+            Op::Write(KnobId::CpuMax, "50000", "50000"),
+            Op::Read(LEVEL, "-1"),
+        ],
+    },
+    FileFact {
         says: "two levels: cpu.qos_level takes -1 and 0, without blanks",
         evidence: EULER,
         on: HoldsOn::LevelsOf(QosLevels::Two),
@@ -342,6 +411,14 @@ pub static SHARES: &[ShareFact] = &[
         percent: (4.0, 100.0),
     },
     ShareFact {
+        says: "groups at cpu.qos_level -1 share by weight: 256 beside 1024",
+        evidence: EULER,
+        on: HoldsOn::Levels,
+        first: side(&[(KnobId::CpuWeight, Amount::Number(256)), (LEVEL, Amount::Number(QOS_OFFLINE))]),
+        other: side(&[(LEVEL, Amount::Number(QOS_OFFLINE))]),
+        percent: (12.0, 30.0),
+    },
+    ShareFact {
         says: "five levels: share of a group at cpu.qos_level -2 beside one at level -1",
         evidence: EULER,
         on: HoldsOn::LevelsOf(QosLevels::Five),
@@ -436,6 +513,62 @@ impl LimitFact {
     }
 }
 
+/// A fact about a process that *starves*: its group is at `cpu.qos_level` -1, and a process at level 0 keeps the only CPU
+/// that it may use busy. Observed with openEuler's code, 5.10, with two and with five levels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StarvingFact {
+    /// The process does not handle a signal; it does when it is at level 0.
+    Handler,
+    /// SIGKILL ends the process.
+    Kill,
+    /// The v1 freezer cannot freeze the process; it can when the process is at level 0.
+    Freezer,
+    /// After the overload period the process still gets no CPU time, and the kernel's figures do not show that it waits.
+    Overload,
+}
+
+impl StarvingFact {
+    /// All facts about a starving process; the one that takes longest is the last.
+    pub const ALL: [StarvingFact; 4] =
+        [StarvingFact::Handler, StarvingFact::Kill, StarvingFact::Freezer, StarvingFact::Overload];
+    /// How we know these facts.
+    pub const EVIDENCE: Evidence = EULER;
+
+    /// The fact, as a sentence without a full stop.
+    #[must_use]
+    pub fn says(self) -> &'static str {
+        match self {
+            StarvingFact::Handler => {
+                "a task at cpu.qos_level -1 beside a busy one handles SIGTERM only once it is at level 0"
+            }
+            StarvingFact::Kill => "SIGKILL ends a task at cpu.qos_level -1 beside a busy one",
+            StarvingFact::Freezer => {
+                "a task at cpu.qos_level -1 beside a busy one can be frozen only once it is at level 0"
+            }
+            StarvingFact::Overload => {
+                "after the overload period, a task at cpu.qos_level -1 waits in state D, without run delay"
+            }
+        }
+    }
+
+    /// The result that agrees with the fact, as text.
+    #[must_use]
+    pub fn expected(self) -> &'static str {
+        match self {
+            StarvingFact::Handler => "runs on, then exits",
+            StarvingFact::Kill => "exits",
+            StarvingFact::Freezer => "FREEZING, then FROZEN",
+            StarvingFact::Overload => "state D, at most 1 % of a CPU, at most 10 % run delay",
+        }
+    }
+
+    /// Whether state, CPU time and run delay (both in per cent of the time) agree with [`StarvingFact::Overload`].
+    #[must_use]
+    pub fn agrees(is_in_state_d: bool, ran_percent: f64, delay_percent: f64) -> bool {
+        is_in_state_d && ran_percent <= 1.0 && delay_percent <= 10.0
+    }
+}
+
 /// Name of a scheduling policy as in sched(7), such as `SCHED_IDLE`. A number that has no name in this function is
 /// returned as digits.
 #[must_use]
@@ -481,6 +614,14 @@ mod tests {
         }
         assert!(!HoldsOn::RanksByWeight.holds(&KERNELS[3]) && HoldsOn::RanksByWeight.holds(&ranks));
         assert!(!HoldsOn::LevelsOf(QosLevels::Two).holds(&KERNELS[2]) && HoldsOn::Levels.holds(&KERNELS[2]));
+    }
+
+    #[test]
+    fn starvation_agrees_within_its_bounds() {
+        assert!(StarvingFact::agrees(true, 0.1, 0.0));
+        for (in_d, ran, delay) in [(false, 0.1, 0.0), (true, 1.1, 0.0), (true, 0.1, 94.0)] {
+            assert!(!StarvingFact::agrees(in_d, ran, delay), "{in_d} {ran} {delay}");
+        }
     }
 
     #[test]

@@ -4,9 +4,10 @@
 //!
 //! ```text
 //! core::knob::TABLE ─► knobs ─┐
-//! core::facts::FILES ─► files ├─► bench: scratch groups (journalled), processes, time ─► Tried ─► Proof ─► table
-//!   …::LimitFact ───► limits  │
-//!   …::SHARES ──────► shares ─┘
+//! core::facts::FILES ─► files │
+//!   …::LimitFact ───► limits  ├─► bench: scratch groups (journalled), processes, time ─► Tried ─► Proof ─► table
+//!   …::SHARES ──────► shares  │
+//!   …::StarvingFact ► starving┘
 //! ```
 //!
 //! The trials create scratch cgroups through commensal's journal, so `commensal restore` can remove the cgroups that a
@@ -23,6 +24,7 @@ mod knobs;
 mod limits;
 mod report;
 mod shares;
+mod starving;
 #[cfg(test)]
 mod tests;
 
@@ -119,6 +121,7 @@ fn trials(
     tried.extend(limits::try_all(&mut bench));
     tried.extend(files::try_all(&mut bench, &kernel, &|on| !of_switch(on), None));
     tried.extend(shares::try_all(&mut bench, &kernel, &|on| !of_switch(on), None));
+    tried.extend(starving::try_all(&mut bench, &kernel));
     if kernel.ranks {
         let obstacle = turn_on(&mut bench).err();
         tried.extend(files::try_all(&mut bench, &kernel, &of_switch, obstacle.as_deref()));

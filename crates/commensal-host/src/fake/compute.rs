@@ -27,14 +27,7 @@ impl Machine {
         else {
             return;
         };
-        let mut on_cpu: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
-        for (pid, process) in self.processes.iter().filter(|(_, process)| computes(process)) {
-            if !self.is_frozen(process) {
-                let cpu = self.cpus_of(process).iter().next().unwrap_or(0);
-                on_cpu.entry(cpu).or_default().push(*pid);
-            }
-        }
-        for pids in on_cpu.into_values() {
+        for pids in self.on_cpus().into_values() {
             let runnable = self.unthrottled(tree, pids);
             let root = self.trees[tree].root;
             let mut used = BTreeMap::new();
@@ -45,6 +38,26 @@ impl Machine {
                 }
             }
         }
+    }
+
+    /// The processes that compute on each CPU.
+    fn on_cpus(&self) -> BTreeMap<u32, Vec<u32>> {
+        let mut on_cpu: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        for (pid, process) in self.processes.iter().filter(|(_, process)| computes(process)) {
+            if !self.is_frozen(process) {
+                let cpu = self.cpus_of(process).iter().next().unwrap_or(0);
+                on_cpu.entry(cpu).or_default().push(*pid);
+            }
+        }
+        on_cpu
+    }
+
+    /// Whether a process computes on a CPU that other processes keep from it ([`Machine::unthrottled`]).
+    pub(super) fn is_throttled(&self, process: &Proc) -> bool {
+        let tree = self.trees.iter().position(|tree| tree.controllers.contains(&Controller::Cpu));
+        let Some((tree, pid)) = tree.zip(process.threads.keys().next().copied()) else { return false };
+        let beside = self.on_cpus().into_values().find(|pids| pids.contains(&pid));
+        beside.is_some_and(|pids| !self.unthrottled(tree, pids).contains(&pid))
     }
 
     /// The CPUs that a process may use: those it was pinned to, or those of its cpuset.

@@ -61,6 +61,9 @@ impl Machine {
 
     pub(super) fn add(&mut self, pid: u32, groups: Vec<u64>, spec: Option<SpawnSpec>) -> Running {
         let running = Running::default();
+        // A program of the lab that handles SIGTERM.
+        let handles = spec.as_ref().is_some_and(|spec| spec.args.iter().any(|arg| arg == "--handle-sigterm"));
+        let handler = handles.then_some(0);
         let process = Proc {
             start_ticks: self.numbers.start_ticks(),
             groups,
@@ -72,7 +75,7 @@ impl Machine {
             scheduling: BTreeMap::new(),
             wants_cpu: false,
             user_ticks: 0,
-            handler: None,
+            handler,
             asked_to_end: false,
             run_ns: 0,
             threads: [(pid, 0)].into(),
@@ -277,7 +280,7 @@ impl Machine {
         let name = name.unwrap_or_else(|| format!("fake{pid}"));
         let letter = match process.running.exit() {
             Some(_) => 'Z',
-            None if !process.wants_cpu => 'S',
+            None if !process.wants_cpu && !computes(process) => 'S',
             // The kernel throttles a starving task in the uninterruptible state (`sched_qos_offline_wait`).
             None if self.is_starving(process) => 'D',
             None => 'R',
@@ -319,8 +322,9 @@ impl Machine {
                 let of_group =
                     || if computes(process) { self.cpus_of(process) } else { self.kernel.cpus.clone() };
                 let cpus = pinned.unwrap_or_else(of_group);
+                let caught = process.handler.map_or(0, |_| 1u64 << (Signal::TERM.0 - 1));
                 Some(format!(
-                    "Name:\t{name}\nState:\t{letter}\nTgid:\t{tgid}\nPid:\t{pid}\nPPid:\t{parent}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\nCpus_allowed_list:\t{cpus}\n",
+                    "Name:\t{name}\nState:\t{letter}\nTgid:\t{tgid}\nPid:\t{pid}\nPPid:\t{parent}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\nSigCgt:\t{caught:016x}\nCpus_allowed_list:\t{cpus}\n",
                     parent = process.looks.parent,
                     uid = process.looks.uid,
                 ))

@@ -129,13 +129,14 @@ impl Machine {
         }
     }
 
-    /// Whether the code of a process does not run at all: online work is busy on every CPU, the process is in a group
-    /// below level 0, and all its threads are `SCHED_IDLE` (fair.c, `check_qos_cfs_rq`). Observed: such a process runs
-    /// in the kernel now and then, but never handles a signal.
+    /// Whether the code of a process does not run at all: online work is busy on every CPU, or on the one on which the
+    /// process computes, the process is in a group below level 0, and all its threads are `SCHED_IDLE` (fair.c,
+    /// `check_qos_cfs_rq`). Observed: such a process runs in the kernel now and then, but never handles a signal.
     pub(super) fn is_starving(&self, process: &Proc) -> bool {
         let below = process.groups.iter().any(|inode| self.level(*inode, "cpu.qos_level") < 0);
         let idle = |tid: &u32| process.scheduling(*tid).policy == SCHED_IDLE;
-        self.kernel.online_is_busy && below && process.threads.keys().all(idle)
+        let is_held_back = || self.kernel.online_is_busy || self.is_throttled(process);
+        below && process.threads.keys().all(idle) && is_held_back()
     }
 
     /// Whether a live process in or below the group is starving.

@@ -10,12 +10,12 @@ use commensal_core::vendor::Switch;
 use commensal_host::{Child, Dir, Host, HostError, Signal, SpawnSpec, Stderr, Stdin, Stdout, below};
 use commensal_reconcile::{Instance, apply};
 use commensal_sensors::Survey;
-use commensal_sensors::run_delay::RunDelay;
+use commensal_sensors::run_delay::{RunDelay, Schedstat};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Time after which the bench starts no further trial. A trial of CPU time takes at most five seconds.
+/// Time after which the bench starts no further trial. A trial takes at most about ten seconds.
 const AT_MOST: Duration = Duration::from_secs(50);
 /// Time limit for a process to exit after SIGKILL.
 const LAST_MOMENTS: Duration = Duration::from_secs(5);
@@ -36,6 +36,17 @@ pub(super) struct Bench<'a> {
     wait: &'a mut dyn FnMut(Duration),
     /// Time since boot after which no further trial starts.
     until: Duration,
+}
+
+/// How the bench starts a process.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct How {
+    /// Whether the process may only use the CPU of the trials.
+    pub pinned: bool,
+    /// Whether the process is SCHED_IDLE from the start.
+    pub idle: bool,
+    /// Whether the process exits by a handler of its own when it gets SIGTERM.
+    pub handles_sigterm: bool,
 }
 
 /// Scratch cgroups of one trial, outermost first.
@@ -152,11 +163,7 @@ impl<'a> Bench<'a> {
             let _ = self.host.signal(&child.process, Signal::KILL);
         }
         self.raise_weight(&groups);
-        let deadline = self.host.boot_time() + LAST_MOMENTS;
-        let ended = |child: &mut Child| !matches!(child.try_wait(), Ok(None));
-        while !children.iter_mut().all(ended) && self.host.boot_time() < deadline {
-            self.pause(LOOK);
-        }
+        self.until(LAST_MOMENTS, |_| children.iter_mut().all(has_exited));
         groups.dirs.into_iter().for_each(|dir| self.host.close(dir));
         let removed = || groups.places.iter().rev().map(|place| (place.clone(), Action::Remove));
         // The kernel releases the cgroup of a dead process slightly later than it notifies the parent.
@@ -185,18 +192,20 @@ impl<'a> Bench<'a> {
         self.carry_out([(place, Action::Switch { switch, from: 0, to: 1 })])
     }
 
-    /// Starts a process that computes without end in these cgroups, on the CPU of the trials if `pinned`, with
-    /// SCHED_IDLE if `idle`.
-    pub(super) fn start(&mut self, groups: Vec<Dir>, pinned: bool, idle: bool) -> Result<Child, String> {
+    /// Starts a process that computes without end in these cgroups.
+    pub(super) fn start(&mut self, groups: Vec<Dir>, how: How) -> Result<Child, String> {
         let counter = WorkCounter::new(1).and_then(|counter| counter.fd().try_clone_to_owned());
         let counter = counter.map_err(|error| format!("no memory for the work counter: {error}"))?;
         let mut spec = SpawnSpec::new(self.program);
         for arg in ["workload", "burn", "--threads", "1"] {
             spec = spec.arg(arg);
         }
+        if how.handles_sigterm {
+            spec = spec.arg("--handle-sigterm");
+        }
         spec.groups = groups;
-        spec.policy.cpus = pinned.then(|| [self.cpu].into_iter().collect());
-        spec.policy.idle = idle;
+        spec.policy.cpus = how.pinned.then(|| [self.cpu].into_iter().collect());
+        spec.policy.idle = how.idle;
         (spec.die_with_parent, spec.own_process_group) = (true, true);
         spec.stdin = Stdin::Fd(Arc::new(counter));
         (spec.stdout, spec.stderr) = (Stdout::Null, Stderr::Null);
@@ -205,8 +214,44 @@ impl<'a> Bench<'a> {
 
     /// Returns the CPU time that a process has used so far.
     pub(super) fn ran(&mut self, child: &Child) -> Duration {
-        let total = RunDelay::default().of(self.host, &[child.process.pid]);
-        Duration::from_nanos(total.map_or(0, |total| total.run_ns))
+        Duration::from_nanos(self.counters(child).run_ns)
+    }
+
+    /// Returns CPU time and run delay of a process so far.
+    pub(super) fn counters(&mut self, child: &Child) -> Schedstat {
+        RunDelay::default().of(self.host, &[child.process.pid]).unwrap_or_default()
+    }
+
+    /// Returns the thread IDs of a process.
+    pub(super) fn threads(&self, child: &Child) -> Vec<u32> {
+        let tasks = self.host.list(Path::new(&format!("/proc/{}/task", child.process.pid)));
+        tasks.unwrap_or_default().iter().filter_map(|tid| tid.parse().ok()).collect()
+    }
+
+    /// Gives all threads of a process this scheduling policy.
+    pub(super) fn set_policy(&mut self, child: &Child, policy: i32) -> Result<(), String> {
+        for tid in self.threads(child) {
+            self.host.set_policy(tid, policy).map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// Moves a process into a cgroup.
+    pub(super) fn enter(&mut self, child: &Child, dir: Dir) -> Result<(), String> {
+        let pid = child.process.pid.to_string();
+        self.host.write(dir, "cgroup.procs", &pid).map_err(|error| error.to_string())
+    }
+
+    /// Waits until the condition holds, at most this long; returns whether it holds.
+    pub(super) fn until(&mut self, at_most: Duration, mut holds: impl FnMut(&mut dyn Host) -> bool) -> bool {
+        let deadline = self.host.boot_time() + at_most;
+        while !holds(self.host) {
+            if self.host.boot_time() >= deadline {
+                return false;
+            }
+            self.pause(LOOK);
+        }
+        true
     }
 
     /// Sleeps.
@@ -239,6 +284,11 @@ impl<'a> Bench<'a> {
             _ => Err(format!("{} reads {}", file.name, read.trim())),
         }
     }
+}
+
+/// Whether a process that the bench has started has exited.
+pub(super) fn has_exited(child: &mut Child) -> bool {
+    !matches!(child.try_wait(), Ok(None))
 }
 
 fn refused(error: &HostError, file: &str) -> String {

@@ -1,7 +1,7 @@
 //! Tests facts about vendors' control files. Each trial performs a fact's operations in a new cgroup, and compares the
 //! kernel's answers with the expected ones.
 
-use super::bench::{Bench, Groups, errno};
+use super::bench::{Bench, Groups, How, errno};
 use super::report::{Found, Tried};
 use commensal_core::facts::{FILES, FileFact, HoldsOn, Kernel, Op, policy_name};
 use commensal_core::knob::{Controller, KnobId, Version};
@@ -63,7 +63,12 @@ fn operations(
             Op::Write(knob, text, _) => answers.push(write(bench, dir, (version, *knob), text)),
             Op::Read(knob, _) => answers.push(read(bench, dir, (version, *knob))),
             Op::Child => dir = bench.add_child(groups, "child")?,
-            Op::Start => children.push(bench.start(vec![dir], true, false)?),
+            Op::Start => {
+                children.push(bench.start(vec![dir], How { pinned: true, ..How::default() })?);
+            }
+            Op::SetPolicy(policy) => bench.set_policy(started(children)?, *policy)?,
+            Op::Enter => bench.enter(started(children)?, dir)?,
+            Op::Leave => bench.enter(started(children)?, groups.dirs[0])?,
             Op::Policy(_) => {
                 let pid = children.last().map_or(0, |child| child.process.pid);
                 let stat = bench.host.read_file(Path::new(&format!("/proc/{pid}/stat"))).unwrap_or_default();
@@ -73,6 +78,10 @@ fn operations(
         }
     }
     Ok(answers)
+}
+
+fn started(children: &[Child]) -> Result<&Child, String> {
+    children.last().ok_or_else(|| "no process was started".to_owned())
 }
 
 fn write(bench: &mut Bench<'_>, dir: Dir, (version, knob): (Version, KnobId), text: &str) -> String {

@@ -1,6 +1,6 @@
 //! Tests the effect of limits on a process that computes: a CPU quota, a CPU set, and freezing.
 
-use super::bench::{Bench, Groups};
+use super::bench::{Bench, Groups, How};
 use super::report::{Found, Tried};
 use commensal_core::facts::{LimitFact, MAINLINE};
 use commensal_core::knob::{KnobId, Value, Version};
@@ -68,7 +68,7 @@ fn in_force(
         list(bench, dir, (version, KnobId::CpusetCpus), &cpus)?;
     }
     let pinned = limit == LimitFact::Quota;
-    children.push(bench.start(vec![dir], pinned, false)?);
+    children.push(bench.start(vec![dir], How { pinned, ..How::default() })?);
     let child = &children[0];
     match limit {
         LimitFact::Quota => {

@@ -1,13 +1,12 @@
 //! Tests facts about CPU time. In each trial, processes in sibling cgroups compete for one CPU. They form two sides,
 //! whose settings differ.
 
-use super::bench::{Bench, Groups};
+use super::bench::{Bench, Groups, How, has_exited};
 use super::report::{Found, Tried};
 use commensal_core::facts::{Amount, HoldsOn, Kernel, SHARES, ShareFact, ShareSide, Tasks};
 use commensal_core::knob::{Controller, KnobId, Version};
 use commensal_core::process::SCHED_NORMAL;
 use commensal_host::{Child, Dir};
-use std::path::Path;
 use std::time::Duration;
 
 /// Time between the start of the processes and the measurement.
@@ -88,7 +87,8 @@ fn compete(
     // The processes start before the settings are written: with the smallest weight beside busy programs, or in a
     // throttled cgroup, a new process would hardly reach its program.
     for (side, dir) in &sides {
-        children.push(bench.start(vec![*dir], true, side.tasks == Tasks::Idle)?);
+        let how = How { pinned: true, idle: side.tasks == Tasks::Idle, ..How::default() };
+        children.push(bench.start(vec![*dir], how)?);
     }
     // Both sides together get the smallest weight, so that the trial hardly slows other programs on this CPU.
     let smallest = Amount::SmallestWeight.number(version);
@@ -102,11 +102,7 @@ fn compete(
     }
     for ((side, _), child) in sides.iter().zip(children.iter()) {
         if side.tasks == Tasks::SetNormal {
-            let pid = child.process.pid;
-            for tid in bench.host.list(Path::new(&format!("/proc/{pid}/task"))).unwrap_or_default() {
-                let tid = tid.parse().unwrap_or(pid);
-                bench.host.set_policy(tid, SCHED_NORMAL).map_err(|error| error.to_string())?;
-            }
+            bench.set_policy(child, SCHED_NORMAL)?;
         }
     }
     bench.pause(SETTLE);
@@ -128,7 +124,7 @@ fn measure(bench: &mut Bench<'_>, children: &mut [Child], first: usize) -> Resul
             break;
         }
     }
-    if children.iter_mut().any(|child| !matches!(child.try_wait(), Ok(None))) {
+    if children.iter_mut().any(has_exited) {
         return Err("a process that should compute has exited".to_owned());
     }
     let all: Duration = used.iter().sum();

@@ -77,8 +77,21 @@ fn every_model_agrees_with_its_facts() {
             assert!(!proof.tried.iter().any(|one| one.fact.contains(part)), "{part}\n{text}");
         }
     };
-    let levels =
-        ["cpu.qos_level -1 beside one at level 0", "-1 is final", "whose member has set another policy"];
+    let levels = [
+        "cpu.qos_level -1 beside one at level 0",
+        "-1 is final",
+        "whose member has set another policy",
+        "SCHED_BATCH task",
+        "sets another policy keeps it",
+        "stays so when it leaves",
+        "weight and quota can be written",
+        "refuses text",
+        "256 beside 1024",
+        "handles SIGTERM only once",
+        "SIGKILL ends",
+        "can be frozen only once",
+        "waits in state D",
+    ];
     let five = [
         "cpu.qos_level 0 beside one at level 2",
         "cpu.qos_level -2 beside one at level -1",
@@ -112,11 +125,42 @@ fn parts_of_the_cpu() {
     assert!(agrees(&plain, "smallest cpu.weight") < agrees(&plain, "cpu.idle 1") + 0.2);
     let euler = proof(&machine(Some(VendorKernel::OPENEULER_FIVE)));
     assert!(agrees(&euler, "cpu.qos_level -1 beside one at level 0") < 0.1);
+    assert!((19.0..21.0).contains(&agrees(&euler, "256 beside 1024")));
     assert!((8.0..10.0).contains(&agrees(&euler, "cpu.qos_level -2 beside one at level -1")));
     let anolis = proof(&machine(Some(VendorKernel::ANOLIS)));
     assert!((49.0..51.0).contains(&agrees(&anolis, "beside one group at 2: Group")));
     assert!(agrees(&anolis, "with the smallest weight") < 0.5);
     assert!(agrees(&anolis, "beside two groups") < 0.1);
+}
+
+/// Where no process starves, there is no result about starving processes.
+#[test]
+fn who_does_not_starve_is_not_told_as_starving() {
+    let group = format!("/sys/fs/cgroup/cpu/commensal-prove-{}/offline", std::process::id());
+    let fake = machine(Some(VendorKernel::OPENEULER));
+    let level = Trouble {
+        operation: "write",
+        path: format!("{group}/cpu.qos_level"),
+        value: Some("-1".to_owned()),
+        effect: Effect::Ignored,
+        lasts: true,
+    };
+    fake.trouble(level);
+    let proof = proof(&fake);
+    for part in ["handles SIGTERM only once", "SIGKILL ends", "can be frozen only once", "waits in state D"] {
+        let found = &fact(&proof, part).found;
+        assert!(matches!(found, Found::NotTried(why) if why.contains("cpu.qos_level reads 0")), "{found:?}");
+    }
+}
+
+/// The trial of overload waits as long as this kernel's setting says, unless that is too long.
+#[test]
+fn the_overload_period_of_this_kernel() {
+    let fake = machine(Some(VendorKernel::OPENEULER));
+    fake.set_file("/proc/sys/kernel/qos_overload_detect_period_ms", "100000\n");
+    let proof = proof(&fake);
+    let found = &fact(&proof, "waits in state D").found;
+    assert!(matches!(found, Found::NotTried(why) if why == "the overload period is 100 s"), "{found:?}");
 }
 
 /// The trials turn on the machine's switch only if this clears no value in another cgroup, and turn it off afterwards.

@@ -545,5 +545,8 @@ pub enum WorkloadVerb {
         /// Threads.
         #[arg(long, default_value_t = 1)]
         threads: usize,
+        /// Exits by a handler when SIGTERM arrives, as a service does that saves its state first.
+        #[arg(long)]
+        handle_sigterm: bool,
     },
 }

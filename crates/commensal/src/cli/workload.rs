@@ -11,6 +11,10 @@ use commensal_lab::workload::http::{self, HttpOptions};
 use commensal_lab::workload::pulse::{self, PulseOptions};
 use commensal_lab::workload::responder::{self, ResponderOptions};
 use commensal_lab::workload::steal;
+use signal_hook::consts::SIGTERM;
+use signal_hook::flag::register_conditional_shutdown;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 /// Thaws the cgroups that a killed lab run left frozen.
@@ -52,7 +56,10 @@ pub fn run(verb: &WorkloadVerb) -> anyhow::Result<u8> {
             })?;
         }
         WorkloadVerb::ThawGuard => anyhow::bail!("thaw-guard needs a state directory"),
-        WorkloadVerb::Burn { threads } => {
+        WorkloadVerb::Burn { threads, handle_sigterm } => {
+            if *handle_sigterm {
+                register_conditional_shutdown(SIGTERM, 0, Arc::new(AtomicBool::new(true)))?;
+            }
             let counter = Some(burn::stdin_counter()?);
             burn::run(BurnOptions {
                 threads: *threads,
