@@ -178,7 +178,12 @@ impl Draft<'_> {
             }
             return self.report.unmet(group, format!("class offline of {path}"), because, &try_this);
         }
-        let mut why = "class offline yields to all its siblings".to_owned();
+        let mut why = match mechanism {
+            // The level has an effect on each CPU, and not among siblings.
+            Mechanism::QosLevel => "class offline yields to online tasks of any group",
+            _ => "class offline yields to all its siblings",
+        }
+        .to_owned();
         if let Mechanism::MinWeight(because) = mechanism.underneath() {
             why = "class offline yields, by the smallest weight".to_owned();
             self.report.note(format!(
