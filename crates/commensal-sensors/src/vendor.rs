@@ -40,7 +40,7 @@ fn absent(host: &mut dyn Host, scratch: Scratch<'_>, knob: KnobId) -> Option<Sup
 /// openEuler's kernel.
 pub(crate) fn lacking(host: &dyn Host, knob: KnobId) -> String {
     if knob == KnobId::MemoryQosLevel && host.read_file(Path::new(QOS_PERIOD)).is_ok() {
-        return "CONFIG_MEMCG_QOS is off in this kernel".to_owned();
+        return "CONFIG_MEMCG_QOS (in 6.6 CONFIG_MEMCG_OOM_PRIORITY) is off in this kernel".to_owned();
     }
     format!("this is not a kernel of {}", knob.row().vendor.map_or("a vendor", |vendor| vendor.kernel))
 }

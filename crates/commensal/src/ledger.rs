@@ -416,7 +416,10 @@ mod tests {
         fake.vendor_kernel(VendorKernel::OPENEULER);
         fake.without_file("memory.qos_level");
         let text = ledger(&fake).text();
-        assert!(row(&text, "memory.qos_level").ends_with("CONFIG_MEMCG_QOS is off in this kernel"), "{text}");
+        assert!(
+            row(&text, "memory.qos_level").ends_with("CONFIG_MEMCG_OOM_PRIORITY) is off in this kernel"),
+            "{text}"
+        );
         assert!(row(&text, "cpu.qos_level ").contains(" yes "), "{text}");
     }
 

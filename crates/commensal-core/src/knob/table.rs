@@ -484,7 +484,7 @@ knobs! {
     MemoryQosLevel {
         name: "memory.qos_level", controller: Controller::Memory, unit: "-1 offline, 0 online",
         v1: file("memory.qos_level", Form::Number, (-1, 0), "0"),
-        vendor: Some(Vendor { kernel: OPENEULER, needs: "CONFIG_MEMCG_QOS and vm.memcg_qos_enable = 1", evidence: MEMCG_QOS_READ }),
+        vendor: Some(Vendor { kernel: OPENEULER, needs: "CONFIG_MEMCG_QOS (in 6.6 CONFIG_MEMCG_OOM_PRIORITY) and vm.memcg_qos_enable = 1", evidence: MEMCG_QOS_READ }),
         status: KnobStatus::Driven, errnos: MEMORY_QOS_ERRNOS,
         doc: "openEuler: the OOM killer kills offline groups first.",
     }
