@@ -34,7 +34,7 @@ impl Machine {
     }
 
     pub(super) fn set_bvt(&mut self, inode: u64, text: &str) -> Answer<()> {
-        let value = parse::number(text.trim())?;
+        let value = parse::number(text)?;
         if self.is_root(inode)? {
             return Err(Errno::EINVAL);
         }
@@ -54,7 +54,7 @@ impl Machine {
 
     /// Sets the flags in a group's `cpu.identity`. A read of `cpu.bvt_warp_ns` does not show this change.
     pub(super) fn set_identity(&mut self, inode: u64, text: &str) -> Answer<()> {
-        let value = parse::number(text.trim())?;
+        let value = parse::number(text)?;
         if self.is_root(inode)? {
             return Err(Errno::EINVAL);
         }
@@ -73,8 +73,7 @@ impl Machine {
     }
 
     pub(super) fn set_qos(&mut self, inode: u64, file: &str, text: &str) -> Answer<()> {
-        // The kernel accepts a line break at the end, and no other blank (`kstrtos64`).
-        let value = parse::number(text.strip_suffix('\n').unwrap_or(text))?;
+        let value = parse::number(text)?;
         if file == "memory.qos_level" {
             return self.set_memory_qos(inode, value);
         }
