@@ -5,16 +5,13 @@
 //! vendor's knob that needs more than a write has a separate file here. Drivers make no decisions: they carry out the
 //! steps of a plan in order, stop at the first refusal, undo the steps carried out so far, and report the refusal.
 
-pub(crate) mod affinity;
 pub(crate) mod apply;
 pub(crate) mod aside;
-pub(crate) mod cookies;
 pub mod freezer;
 pub(crate) mod level;
 pub mod lift;
 pub mod lifted_group;
 pub mod members;
-pub mod policy;
 pub(crate) mod processes;
 pub(crate) mod recreate;
 pub mod scheduler;

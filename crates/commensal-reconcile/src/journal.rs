@@ -6,24 +6,25 @@
 //! space, and the JSON. If a crash cuts off the last line (no line break), the write that the line announces has not
 //! happened, so the line is dropped. Other damage is reported, and never repaired by guessing.
 
-mod fits;
+pub(crate) mod fits;
 mod inspect;
 mod record;
 
+pub(crate) use fits::Mounts;
 pub use inspect::{Boot, Inspected, TOLD, inspect};
-pub(crate) use record::LIFTED;
-pub use record::{Owner, Record, Target};
+pub use record::{
+    Affinity, Cookied, Created, Creating, Enabling, Lifting, Member, Moved, Moving, Ordering, Original,
+    Owner, Policy, Record, Recreating, Safe, Switching, Target,
+};
+pub(crate) use record::{Key, LIFTED};
 
 use crate::drivers::level::{self, Kept};
 use crate::drivers::recreate::Recreated;
 use crate::marks;
-use commensal_core::actual::{ActualState, CgroupRef, Ours};
+use commensal_core::actual::{ActualState, Ours};
 use commensal_core::errno::Errno;
-use commensal_core::knob::KnobId;
 use commensal_core::member::ProcessId;
-use commensal_core::topology::Device;
-use commensal_core::vendor::Switch;
-use commensal_host::{Dir, Host, HostError, Scheduling};
+use commensal_host::{Dir, Host, HostError};
 use commensal_sensors::{machine, mounts};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
@@ -107,14 +108,14 @@ pub fn read(host: &dyn Host, text: &str) -> Contents {
         if let (Record::Owner(owner), None) = (record, &whose) {
             whose = Some(boot_id.as_ref() == Some(&owner.boot_id));
         }
-        if whose == Some(false) { None } else { fits::objection(record, &mounts) }
+        if whose == Some(false) { None } else { record.kind().objection(&mounts) }
     })
 }
 
 /// Returns a function that tells whether commensal can have written a record on this machine.
 pub(crate) fn can_be_ours(host: &dyn Host) -> impl Fn(&Record) -> bool + use<> {
     let mounts = mounts::kinds(host);
-    move |record| fits::objection(record, &mounts).is_none()
+    move |record| record.kind().objection(&mounts).is_none()
 }
 
 /// Parses the text. `objection` returns why commensal cannot have written a readable record.
@@ -152,19 +153,15 @@ pub struct Journal {
     records: Vec<Record>,
     /// Size of the file in bytes.
     size: u64,
-    originals: BTreeSet<Key>,
     /// The safe value of each knob (in force when no agent runs), and whether the knob's group is online.
     safe: BTreeMap<Key, (String, bool)>,
     /// Records that the next append writes together with its own.
     waiting: Vec<Record>,
     /// Records of this process that need a mark (a copy on their cgroup), but whose mark could not be set.
     unmarked: Vec<Record>,
-    /// The subject of each record (see [`what`]): a set, because searching a long journal for every step would be slow.
+    /// The subject of each record (see [`Record::subject`]): a set, because searching a long journal for every step would be slow.
     known: HashSet<Record>,
 }
-
-/// A knob of one particular group.
-type Key = (Target, String, Option<String>);
 
 /// Number of outdated safe values that may stay in the file; more may stay if there are more valid ones.
 const STALE: usize = 256;
@@ -205,7 +202,6 @@ impl Journal {
             owner,
             records,
             size,
-            originals: BTreeSet::new(),
             safe: BTreeMap::new(),
             waiting: Vec::new(),
             unmarked: Vec::new(),
@@ -216,9 +212,8 @@ impl Journal {
     }
 
     fn index(&mut self) {
-        self.originals = self.records.iter().filter_map(original).collect();
         self.safe = self.records.iter().filter_map(safe).collect();
-        self.known = self.records.iter().map(what).collect();
+        self.known = self.records.iter().map(Record::subject).collect();
     }
 
     /// Whether the safe value of this knob of this particular group is in the journal.
@@ -235,22 +230,16 @@ impl Journal {
         self.waiting = new.collect();
     }
 
-    /// Whether the original of this knob of this particular group is in the journal already.
-    #[must_use]
-    pub fn has_original(&self, group: &Target, knob: &str, device: Option<&str>) -> bool {
-        self.originals.contains(&(group.clone(), knob.to_owned(), device.map(str::to_owned)))
-    }
-
     /// Whether a record about the same subject exists already.
     #[must_use]
     pub fn has(&self, record: &Record) -> bool {
-        self.known.contains(&what(record))
+        self.known.contains(&record.subject())
     }
 
     /// Returns the threads whose original policy is not the normal one: TID, start time (clock ticks) and policy.
     pub fn policies(&self) -> impl Iterator<Item = (u32, u64, i32)> {
         self.records.iter().filter_map(|record| match record {
-            Record::Policy { tid, start_ticks, policy } => Some((*tid, *start_ticks, *policy)),
+            Record::Policy(Policy { tid, start_ticks, policy }) => Some((*tid, *start_ticks, *policy)),
             _ => None,
         })
     }
@@ -261,15 +250,16 @@ impl Journal {
     }
 
     /// Returns the records that contain scheduling attributes of threads.
-    pub(crate) fn of_members(&self) -> Vec<Record> {
-        let is_member = |record: &&Record| matches!(record, Record::Member { .. });
-        self.records.iter().filter(is_member).cloned().collect()
+    pub(crate) fn of_members(&self) -> Vec<Member> {
+        let member =
+            |record: &Record| if let Record::Member(one) = record { Some(one.clone()) } else { None };
+        self.records.iter().filter_map(member).collect()
     }
 
     /// Returns the groups whose replacement by a fresh group was begun and not completed.
     pub(crate) fn recreating(&self) -> impl Iterator<Item = &Target> {
         self.records.iter().filter_map(|record| match record {
-            Record::Recreating(target) => Some(target),
+            Record::Recreating(Recreating(target)) => Some(target),
             _ => None,
         })
     }
@@ -287,7 +277,7 @@ impl Journal {
     ) -> Result<(), JournalError> {
         let mut records = self.records.clone();
         let over = |record: &Record| match record {
-            Record::Recreating(target) => {
+            Record::Recreating(Recreating(target)) => {
                 target.mount == mount && groups.iter().any(|group| group.path == target.path)
             }
             _ => false,
@@ -353,9 +343,8 @@ impl Journal {
             false => host.state_append(&self.path, &text)?,
         }
         self.size = size;
-        self.originals.extend(all.iter().filter_map(original));
         self.safe.extend(all.iter().filter_map(safe));
-        self.known.extend(all.iter().map(what));
+        self.known.extend(all.iter().map(Record::subject));
         self.waiting.clear();
         self.records.extend(all.iter().cloned());
         Ok(all)
@@ -370,8 +359,7 @@ impl Journal {
         wanted: &[Record],
     ) -> Result<(), JournalError> {
         let wanted: BTreeSet<Key> = wanted.iter().filter_map(safe).map(|(key, _)| key).collect();
-        let unwanted =
-            self.safe.keys().filter(|key| !wanted.contains(*key) && find(actual, &key.0).is_some());
+        let unwanted = self.safe.keys().filter(|key| !wanted.contains(*key) && key.0.find(actual).is_some());
         let unwanted: BTreeSet<Key> = unwanted.cloned().collect();
         if unwanted.is_empty() {
             return Ok(());
@@ -411,11 +399,11 @@ impl Journal {
         marks::set(host, self.names(), [record]);
     }
 
-    /// Sets the mark of a recorded original again. A crash after the record was written may have prevented the mark.
-    pub(crate) fn mark_original(&self, host: &mut dyn Host, of: &Record) {
-        let key = original(of);
-        let same = |record: &&Record| key.is_some() && original(record) == key;
-        marks::set(host, self.names(), self.records.iter().find(same));
+    /// Sets the mark of the recorded original with this subject again. A crash after the record was written may have
+    /// prevented the mark.
+    pub(crate) fn mark_first(&self, host: &mut dyn Host, subject: &Record) {
+        let first = self.records.iter().find(|record| record.subject() == *subject);
+        marks::set(host, self.names(), first);
     }
 
     /// Creates a group whose creation is recorded, and marks it, so that a killed process always leaves a mark.
@@ -451,12 +439,9 @@ impl Journal {
         line(&Record::Owner(self.owner.clone()))
     }
 
-    /// Returns the group of each recorded value.
+    /// Returns the group of each recorded original and safe value.
     pub(crate) fn groups_of_values(&self) -> impl Iterator<Item = &Target> {
-        self.records.iter().filter_map(|record| match record {
-            Record::Original { group, .. } | Record::Safe { group, .. } => Some(group),
-            _ => None,
-        })
+        self.records.iter().filter_map(Record::setting).map(|setting| &setting.group)
     }
 
     /// Returns the records of moves of processes.
@@ -467,11 +452,6 @@ impl Journal {
     /// Returns the processes whose moves are recorded.
     pub(crate) fn processes(&self) -> BTreeSet<ProcessId> {
         self.records.iter().filter_map(Record::process).collect()
-    }
-
-    /// Returns the groups that have recorded originals or safe values.
-    pub(crate) fn groups(&self) -> impl Iterator<Item = &Target> {
-        self.originals.iter().chain(self.safe.keys()).map(|(group, ..)| group)
     }
 
     /// Number of records, which is also the index of the next record for [`Journal::forget`].
@@ -533,24 +513,10 @@ pub(crate) fn rename(records: &mut [Record], mount: &str, groups: &[Recreated]) 
         let found = groups.iter().find(|group| group.path == target.path && target.mount == mount)?;
         (found.old == 0 || found.old == target.inode).then_some(found.new)
     };
-    for target in records.iter_mut().flat_map(targets_of) {
+    for target in records.iter_mut().flat_map(Record::groups_mut) {
         if let Some(inode) = new(target) {
             target.inode = inode;
         }
-    }
-}
-
-/// Returns the groups that a record contains.
-pub(crate) fn targets_of(record: &mut Record) -> Vec<&mut Target> {
-    match record {
-        Record::Created(target)
-        | Record::Cookied(target)
-        | Record::Enabling { group: target, .. }
-        | Record::Member { group: target, .. }
-        | Record::Original { group: target, .. }
-        | Record::Safe { group: target, .. } => vec![target],
-        Record::Moving { from, to, .. } => from.iter_mut().chain(to).collect(),
-        _ => Vec::new(),
     }
 }
 
@@ -560,40 +526,10 @@ pub(crate) fn without<'a>(before: &'a [Record], now: &[Record]) -> Vec<&'a Recor
     before.iter().filter(|record| marks::home(record).is_some_and(|home| !standing.contains(&home))).collect()
 }
 
-/// Returns the subject of a record: the record without its value. Only the first record of a subject counts, because it
-/// has the original.
-fn what(record: &Record) -> Record {
-    let mut key = record.clone();
-    match &mut key {
-        Record::Switching { value, .. } => value.clear(),
-        Record::Affinity { cpus, .. } => cpus.clear(),
-        Record::Policy { policy, .. } => *policy = 0,
-        // The group may have been replaced since, or the thread moved to another group.
-        Record::Member { group, scheduling, .. } => {
-            *scheduling = Scheduling::default();
-            *group = Target { mount: String::new(), path: String::new(), inode: 0 };
-        }
-        _ => {}
-    }
-    key
-}
-
-/// Returns the key of a record of an original.
-fn original(record: &Record) -> Option<Key> {
-    match record {
-        Record::Original { group, knob, device, .. } => Some((group.clone(), knob.clone(), device.clone())),
-        _ => None,
-    }
-}
-
 /// Returns key and value of a record of a safe value.
 fn safe(record: &Record) -> Option<(Key, (String, bool))> {
-    match record {
-        Record::Safe { group, knob, device, value, online, .. } => {
-            Some(((group.clone(), knob.clone(), device.clone()), (value.clone(), *online)))
-        }
-        _ => None,
-    }
+    let Record::Safe(Safe { setting, online }) = record else { return None };
+    Some((setting.key(), (setting.value.clone(), *online)))
 }
 
 /// Moves the records of wanted groups from `run`'s journal into `into`: groups that `apply` now manages must not be
@@ -609,8 +545,8 @@ pub fn adopt(
 ) -> Result<(), JournalError> {
     let mut of_run = Journal::open(host, dir, RUN, into.owner.clone())?;
     let moves = |record: &Record| match record {
-        Record::Created(target) | Record::Member { group: target, .. } => wanted(target),
-        Record::Ordering { mount, path, .. } => {
+        Record::Created(Created(target)) | Record::Member(Member { group: target, .. }) => wanted(target),
+        Record::Ordering(Ordering { mount, path, .. }) => {
             wanted(&Target { mount: mount.clone(), path: path.clone(), inode: 0 })
         }
         // Controllers are enabled for wanted and other groups alike; `restore` disables those that no group uses.
@@ -627,8 +563,8 @@ pub fn adopt(
     into.write(host, &moved)?;
     marks::hand_over(host, into.names(), &moved);
     of_run.forget(host, |_, record| match record {
-        Record::Creating { mount, path } => moved.iter().any(
-            |other| matches!(other, Record::Created(target) if target.mount == *mount && target.path == *path),
+        Record::Creating(Creating { mount, path }) => moved.iter().any(
+            |other| matches!(other, Record::Created(Created(target)) if target.mount == *mount && target.path == *path),
         ),
         record => moves(record),
     })
@@ -687,58 +623,10 @@ pub fn ours(
     if contents.owner().is_some_and(|owner| owner.boot_id != boot_id) {
         return Ok(ours);
     }
-    for record in contents.records {
-        match record {
-            Record::Created(target) => ours.created.extend(find(actual, &target)),
-            Record::Original { group, knob, device, value, .. } => {
-                let Some(place) = find(actual, &group) else { continue };
-                let Some(id) = KnobId::from_name(&knob) else { continue };
-                let device: Option<Device> = device.and_then(|text| text.parse().ok());
-                let version = actual.hierarchies[place.hierarchy].version;
-                if let Some(value) = id.row().file(version).and_then(|file| file.parse(&value, device).ok()) {
-                    ours.originals.insert((place, id, device), value);
-                }
-            }
-            Record::Switching { switch, value } => {
-                let found = Switch::from_name(&switch).zip(value.trim().parse().ok());
-                ours.switches.extend(found);
-            }
-            Record::Cookied(target) => ours.cookies.extend(find(actual, &target)),
-            Record::Moving { ref from, ref to, ref by, .. } => {
-                let Some(process) = record.process() else { continue };
-                let moved = ours.moved.entry(process).or_default();
-                for place in from.iter().filter_map(|target| find(actual, target)) {
-                    moved.from.entry(place.hierarchy).or_insert(place.path);
-                }
-                let to = to.iter().filter_map(|target| find(actual, target));
-                moved.to.extend(to.map(|place| (place.hierarchy, place.path)));
-                (moved.by, moved.done) = (by.clone(), false);
-            }
-            Record::Moved { pid, start_ticks } => {
-                ours.moved.entry(ProcessId { pid, start_ticks }).or_default().done = true;
-            }
-            Record::Owner(_)
-            | Record::Creating { .. }
-            | Record::Enabling { .. }
-            | Record::Ordering { .. }
-            | Record::Affinity { .. }
-            | Record::Scheduling
-            | Record::Policy { .. }
-            | Record::Member { .. }
-            | Record::Lifting { .. }
-            | Record::Safe { .. }
-            | Record::Recreating(_) => {}
-        }
+    for record in &contents.records {
+        record.kind().claim(actual, &mut ours);
     }
     Ok(ours)
-}
-
-/// Returns the cgroup of a target, if the same group still exists.
-fn find(actual: &ActualState, target: &Target) -> Option<CgroupRef> {
-    let hierarchy = actual.hierarchies.iter().position(|hierarchy| hierarchy.mount == target.mount)?;
-    let path = commensal_core::actual::CgroupPath::new(&target.path);
-    let place = CgroupRef { hierarchy, path };
-    actual.cgroups.get(&place).filter(|found| found.inode == target.inode).map(|_| place.clone())
 }
 
 #[cfg(test)]
@@ -773,27 +661,45 @@ mod tests {
         assert_eq!(parse("\n").damaged, [(1, "no checksum".to_owned())]);
     }
 
-    /// Journals outlive the version that wrote them: the lines of moves read and are written as in the first version.
+    /// Journals outlive the version that wrote them: the lines of every kind are read and written as in the first version
+    /// that had them.
     // promise 12
     #[test]
-    fn moves_are_written_as_in_the_first_version() {
-        let target =
-            |path: &str, inode| Target { mount: "/sys/fs/cgroup/cpu".into(), path: path.into(), inode };
-        let (from, to) = (vec![target("/", 1)], vec![target("/commensal-offline/media", 7)]);
-        let moving =
-            Record::Moving { pid: 9, start_ticks: 5, pgrp: 8, by: "process ffmpeg".into(), from, to };
-        let place = |path: &str, inode| {
-            format!(r#"{{"mount":"/sys/fs/cgroup/cpu","path":"{path}","inode":{inode}}}"#)
+    fn records_are_written_as_in_the_first_version() {
+        let group = r#"{"mount":"/sys/fs/cgroup/cpu","path":"/a/b","inode":7}"#;
+        let value = |knob: &str, device: &str| {
+            format!(r#""group":{group},"knob":"{knob}","file":"f","device":{device},"value":"1""#)
         };
-        let (from, to) = (place("/", 1), place("/commensal-offline/media", 7));
-        let json = format!(
-            r#"{{"record":"moving","pid":9,"start_ticks":5,"pgrp":8,"by":"process ffmpeg","from":[{from}],"to":[{to}]}}"#
-        );
-        let moved =
-            (Record::Moved { pid: 9, start_ticks: 5 }, r#"{"record":"moved","pid":9,"start_ticks":5}"#);
-        for (record, json) in [(moving, json.as_str()), moved] {
+        let (plain, of_disk) = (value("cpu.weight", "null"), value("io.max.rbps", r#""8:0""#));
+        for fields in [
+            r#"owner","kind":"machine","pid":1,"start_ticks":2,"boot_id":"b""#.to_owned(),
+            r#"creating","mount":"/sys/fs/cgroup/cpu","path":"/a""#.to_owned(),
+            r#"created","mount":"/sys/fs/cgroup/cpu","path":"/a","inode":7"#.to_owned(),
+            format!(r#"enabling","group":{group},"controller":"cpu""#),
+            r#"switching","switch":"vm.memcg_qos_enable","value":"0""#.to_owned(),
+            r#"cookied","mount":"/sys/fs/cgroup/cpu","path":"/a","inode":7"#.to_owned(),
+            r#"ordering","owner":"machine","mount":"/sys/fs/cgroup/cpu","path":"/a""#.to_owned(),
+            r#"affinity","tid":1,"start_ticks":2,"cpus":"0-1""#.to_owned(),
+            r#"scheduling""#.to_owned(),
+            r#"policy","tid":1,"start_ticks":2,"policy":3"#.to_owned(),
+            format!(
+                r#"member","group":{group},"tid":1,"start_ticks":2,"scheduling":{{"policy":1,"priority":3}}"#
+            ),
+            format!(r#"lifting","group":{group},"to":"/commensal-lifted-7""#),
+            r#"recreating","mount":"/sys/fs/cgroup/cpu","path":"/a","inode":7"#.to_owned(),
+            format!(
+                r#"moving","pid":9,"start_ticks":5,"pgrp":8,"by":"process ffmpeg","from":[{group}],"to":[{group}]"#
+            ),
+            r#"moved","pid":9,"start_ticks":5"#.to_owned(),
+            format!(r#"original",{plain}"#),
+            format!(r#"original",{of_disk}"#),
+            format!(r#"safe",{plain},"online":true"#),
+            format!(r#"safe",{of_disk},"online":false"#),
+        ] {
+            let json = format!(r#"{{"record":"{fields}}}"#);
             let text = format!("{:08x} {json}\n", crc32fast::hash(json.as_bytes()));
-            assert_eq!((line(&record), parse(&text).records), (text, vec![record]));
+            let contents = parse(&text);
+            assert_eq!(contents.records.iter().map(line).collect::<Vec<_>>(), [text], "{contents:?}");
         }
     }
 }

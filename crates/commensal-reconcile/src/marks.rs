@@ -12,13 +12,12 @@
 //! the mark. Commensal therefore sets such a mark when it makes the change, and never because a record in a file says
 //! that the change was made (see [`complete`]). Marks that serve as a proof are called proofs here.
 
-use crate::attributes::{self, LIFTING, PREFIX, announcement};
+use crate::attributes::{self, PREFIX, announcement};
 use crate::drivers::recreate;
-use crate::hand::is_gone;
-use crate::journal::{Record, Target, can_be_ours};
+use crate::hand::{self, is_gone};
+use crate::journal::{Created, Creating, Moving, Record, Target, can_be_ours};
 use commensal_core::actual::{ActualState, CgroupRef};
 use commensal_core::errno::Errno;
-use commensal_core::knob::KnobId;
 use commensal_core::text;
 use commensal_host::{Dir, Host, HostError, below};
 use commensal_sensors::mounts::hierarchies;
@@ -67,41 +66,8 @@ impl Mark {
 /// Returns the group of a record and the attribute name of its mark; `None` for a record that does not concern a single
 /// group.
 pub(crate) fn home(record: &Record) -> Option<(&Target, String)> {
-    let of = |kind: &str, knob: &str, device: &Option<String>| match device {
-        Some(device) => format!("{PREFIX}{kind}.{knob}@{device}"),
-        None => format!("{PREFIX}{kind}.{knob}"),
-    };
-    match record {
-        Record::Created(group) => Some((group, format!("{PREFIX}created"))),
-        Record::Cookied(group) => Some((group, format!("{PREFIX}cookied"))),
-        Record::Enabling { group, controller } => Some((group, format!("{PREFIX}enabling.{controller}"))),
-        Record::Lifting { group, .. } => Some((group, LIFTING.to_owned())),
-        Record::Original { group, knob, device, .. } => Some((group, of("original", knob, device))),
-        Record::Safe { group, knob, device, .. } => Some((group, of("safe", knob, device))),
-        Record::Moving { pid, start_ticks, to, .. } => {
-            Some((to.first()?, format!("{PREFIX}moving.{pid}.{start_ticks}")))
-        }
-        Record::Owner(_)
-        | Record::Creating { .. }
-        | Record::Switching { .. }
-        | Record::Ordering { .. }
-        | Record::Affinity { .. }
-        | Record::Scheduling
-        | Record::Policy { .. }
-        | Record::Member { .. }
-        | Record::Recreating(_)
-        | Record::Moved { .. } => None,
-    }
-}
-
-/// Opens a target's group, if it is still the same group.
-fn open(host: &mut dyn Host, group: &Target) -> Option<Dir> {
-    let dir = host.open(&below(Path::new(&group.mount), &group.path)).ok()?;
-    if dir.inode == group.inode {
-        return Some(dir);
-    }
-    host.close(dir);
-    None
+    let (group, name) = record.kind().mark()?;
+    Some((group, format!("{PREFIX}{name}")))
 }
 
 /// Visits the records, each with its open group; stops when the callback returns `false`.
@@ -117,7 +83,7 @@ fn each<'a>(
             if let Some((_, Some(dir))) = now.take() {
                 host.close(dir);
             }
-            now = Some((group.clone(), open(host, group)));
+            now = Some((group.clone(), hand::open(host, group).ok().flatten()));
         }
         let Some((_, Some(dir))) = &now else { continue };
         if !act(host, *dir, &name, record) {
@@ -160,7 +126,7 @@ fn text_of(names: (&Path, &str), record: &Record) -> String {
         return whole;
     }
     let mut short = record.clone();
-    if let Record::Moving { from, .. } = &mut short {
+    if let Record::Moving(Moving { from, .. }) = &mut short {
         from.clear();
     }
     Mark::new(names, short).encode()
@@ -192,15 +158,9 @@ fn slots(name: &str, record: &Record, owners: &BTreeSet<String>) -> Vec<String> 
     std::iter::once(name.to_owned()).chain(of_owners).collect()
 }
 
-/// Whether `restore` undoes this record only if its mark exists, because undoing it removes or empties a group or moves
-/// processes.
+/// Whether `restore` undoes this record only if its mark exists.
 fn needs_mark(record: &Record) -> bool {
-    match record {
-        Record::Created(_) | Record::Cookied(_) | Record::Enabling { .. } | Record::Moving { .. } => true,
-        // Undoing a level (`cpu.qos_level`) replaces the group.
-        Record::Original { knob, .. } => *knob == KnobId::CpuQosLevel.to_string(),
-        _ => false,
-    }
+    record.kind().facts().proof
 }
 
 /// Sets those marks of these records that an earlier attempt could not set. Other instances' marks stay. Sets no marks
@@ -298,7 +258,7 @@ pub(crate) fn make(
 ) -> Result<Dir, HostError> {
     let child = last(path);
     let attribute = announcement(child);
-    let creating = Record::Creating { mount: mount.to_owned(), path: path.to_owned() };
+    let creating = Record::Creating(Creating { mount: mount.to_owned(), path: path.to_owned() });
     let announced = attributes::put(host, parent, &attribute, &text_of(names, &creating));
     let made = host.mkdir(parent, child);
     if announced.as_ref().is_err_and(attributes::is_unavailable) {
@@ -307,7 +267,7 @@ pub(crate) fn make(
     let is_marked = match &made {
         Ok(dir) => {
             let target = Target { mount: mount.to_owned(), path: path.to_owned(), inode: dir.inode };
-            let record = Record::Created(target);
+            let record = Record::Created(Created(target));
             let text = text_of(names, &record);
             home(&record).is_some_and(|(_, name)| attributes::put(host, *dir, &name, &text).is_ok())
         }
@@ -341,8 +301,7 @@ pub(crate) fn is_announced(
     let parent = parent(host, mount, path)?;
     let mark = read(host, parent, &announcement(last(path)));
     host.close(parent);
-    let is_it =
-        |record: &Record| matches!(record, Record::Creating { path: of, .. } if last(of) == last(path));
+    let is_it = |record: &Record| matches!(record, Record::Creating(Creating { path: of, .. }) if last(of) == last(path));
     Ok(mark?.is_some_and(|mark| is_of(&mark, owners) && is_it(&mark.record)))
 }
 
@@ -361,7 +320,7 @@ pub(crate) fn clear_announcement(
     if is_announced {
         let is_needed = host.open_child(parent, last(path)).is_ok_and(|child| {
             let target = Target { mount: mount.to_owned(), path: path.to_owned(), inode: child.inode };
-            let proof = proof(host, child, &Record::Created(target), owners);
+            let proof = proof(host, child, &Record::Created(Created(target)), owners);
             host.close(child);
             proof != Ok(Proof::Ours)
         });
@@ -406,7 +365,7 @@ impl Damaged {
 
     /// Whether the attribute is still there. If the group was replaced by a fresh one, that has a copy.
     pub(crate) fn remains(&self, host: &mut dyn Host) -> bool {
-        let dir = match host.open(&below(Path::new(&self.group.mount), &self.group.path)) {
+        let dir = match host.open(&self.group.place()) {
             Ok(dir) => dir,
             Err(error) => return !is_gone(&error),
         };
@@ -417,7 +376,7 @@ impl Damaged {
 }
 
 fn describe_damaged((group, attribute): (&Target, &str), unread: Option<Errno>) -> String {
-    let shown = text::path(&below(Path::new(&group.mount), &group.path));
+    let shown = group.shown();
     let attribute = text::visible(attribute);
     let what = match unread {
         Some(errno) => format!("a record that cannot be read ({attribute}: {errno})"),
@@ -521,7 +480,7 @@ pub(crate) fn keep_proven(
         let path = place.path.as_str().to_owned();
         let Ok(dir) = host.open(&below(Path::new(&hierarchy.mount), &path)) else { return true };
         let target = Target { mount: hierarchy.mount.clone(), path, inode: dir.inode };
-        let proof = proof(host, dir, &Record::Created(target), &owners);
+        let proof = proof(host, dir, &Record::Created(Created(target)), &owners);
         host.close(dir);
         matches!(proof, Ok(Proof::Ours | Proof::Unavailable))
     });
@@ -619,7 +578,7 @@ fn below_group(
 
 fn is_name_of(name: &str, mark: &Mark) -> bool {
     match (&mark.record, home(&mark.record)) {
-        (Record::Creating { path, .. }, _) => name == announcement(last(path)),
+        (Record::Creating(Creating { path, .. }), _) => name == announcement(last(path)),
         (Record::Enabling { .. }, Some((_, plain))) => name == plain || name == of_owner(&plain, &mark.owner),
         (_, Some((_, plain))) => name == plain,
         (_, None) => false,
@@ -629,22 +588,16 @@ fn is_name_of(name: &str, mark: &Mark) -> bool {
 /// Replaces the record's group by `target`.
 fn place(record: &mut Record, target: &Target) {
     match record {
-        Record::Created(group)
-        | Record::Cookied(group)
-        | Record::Enabling { group, .. }
-        | Record::Lifting { group, .. }
-        | Record::Original { group, .. }
-        | Record::Safe { group, .. } => *group = target.clone(),
-        Record::Moving { to, .. } => {
-            if let Some(first) = to.first_mut() {
-                *first = target.clone();
-            }
-        }
         // The target is the parent of the group that is being created.
-        Record::Creating { mount, path } => {
+        Record::Creating(Creating { mount, path }) => {
             *path = format!("{}/{}", target.path.trim_end_matches('/'), last(path));
             mount.clone_from(&target.mount);
         }
-        _ => {}
+        Record::Lifting(lifting) => lifting.group = target.clone(),
+        other => {
+            if let Some(group) = other.groups_mut().into_iter().next() {
+                *group = target.clone();
+            }
+        }
     }
 }

@@ -8,37 +8,32 @@
 //! Level means `cpu.qos_level` of openEuler's kernel, which cannot be raised again. Undoing a level therefore replaces
 //! the group by a fresh one. Lifted members are processes that were moved temporarily out of a group below level 0.
 
-mod lost;
+pub(crate) mod lost;
 mod lowering;
-mod members;
+pub(crate) mod members;
 mod moving;
 mod outcome;
-mod proof;
+pub(crate) mod proof;
 mod raising;
-mod recreating;
+pub(crate) mod recreating;
 mod remains;
-mod shared;
-mod structure;
-mod target;
-mod values;
+pub(crate) mod shared;
+pub(crate) mod target;
+mod undo;
 
 use crate::drivers::apply::with_meaning;
-use crate::drivers::{affinity, members as processes, policy, scheduler};
-use crate::journal::{self, Contents, Record, Target};
+use crate::drivers::{members as processes, scheduler};
+use crate::hand;
+use crate::journal::{self, Contents, Created, Ordering, Record, Recreating};
 use crate::marks::{self, Mark};
-use commensal_core::actual::Hierarchy;
-use commensal_core::errno::Errno;
+use crate::steps::{Rank, empty};
 use commensal_core::knob::KnobId;
-use commensal_core::text;
-use commensal_host::{Host, HostError, below};
-use outcome::Left;
+use commensal_host::{Host, HostError};
 pub use outcome::Restored;
-use remains::Remains;
+pub(crate) use outcome::{Left, Undone, not_taken};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::Path;
-use structure::Inside;
-use target::open;
-use values::put_back;
+pub(crate) use undo::{Inside, Undo};
 
 /// Part of the messages about damaged lines, by which this module recognises them.
 const DAMAGED: &str = "cannot be used";
@@ -285,9 +280,9 @@ fn without_journal(
 /// Whether a recorded group contains processes other than this one.
 fn in_use(host: &mut dyn Host, contents: &Contents) -> bool {
     contents.records.iter().any(|record| {
-        let Record::Created(target) = record else { return false };
-        let Ok(dir) = host.open(&below(Path::new(&target.mount), &target.path)) else { return false };
-        let used = dir.inode == target.inode && processes::others(host, dir);
+        let Record::Created(Created(target)) = record else { return false };
+        let Ok(Some(dir)) = hand::open(host, target) else { return false };
+        let used = processes::others(host, dir);
         host.close(dir);
         used
     })
@@ -295,7 +290,8 @@ fn in_use(host: &mut dyn Host, contents: &Contents) -> bool {
 
 /// Whether the cgroup of an order contains processes other than this one. If so, a command of `run` is still in it.
 fn is_busy(host: &mut dyn Host, record: &Record) -> bool {
-    let Some(Ok(dir)) = record.ordered().map(|cgroup| host.open(Path::new(&cgroup))) else { return false };
+    let Record::Ordering(order) = record else { return false };
+    let Ok(dir) = host.open(Path::new(&order.cgroup())) else { return false };
     let used = processes::others(host, dir);
     host.close(dir);
     used
@@ -306,8 +302,8 @@ fn is_busy(host: &mut dyn Host, record: &Record) -> bool {
 fn unorder(host: &mut dyn Host, dir: &Path, records: Vec<Record>, result: &mut Restored) -> Vec<Record> {
     let mut by_owner: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
     for record in &records {
-        if let (Record::Ordering { owner, .. }, Some(cgroup)) = (record, record.ordered()) {
-            by_owner.entry(owner).or_default().insert(cgroup);
+        if let Record::Ordering(order) = record {
+            by_owner.entry(&order.owner).or_default().insert(order.cgroup());
         }
     }
     let mut failed = BTreeSet::new();
@@ -322,7 +318,7 @@ fn unorder(host: &mut dyn Host, dir: &Path, records: Vec<Record>, result: &mut R
             }
         }
     }
-    let stands = |record: &Record| matches!(record, Record::Ordering { owner, .. } if failed.contains(owner));
+    let stands = |record: &Record| matches!(record, Record::Ordering(Ordering { owner, .. }) if failed.contains(owner));
     records.into_iter().filter(stands).collect()
 }
 
@@ -362,29 +358,7 @@ fn keep(
     host.state_replace(path, &(lines + &unreadable))
 }
 
-/// Returns the rank of a record in the order of undoing: values first, then processes, then commensal's groups, then
-/// the controllers that these groups may use. Within a rank, the last record is undone first.
-fn rank(record: &Record) -> u8 {
-    match record {
-        // Turning a switch clears the knobs that it governs, so their original values are written after it.
-        Record::Owner(_) | Record::Switching { .. } => 0,
-        // Orders are removed already, and lifted members are moved back. Safe values are obsolete once the original is
-        // restored.
-        Record::Ordering { .. } | Record::Safe { .. } | Record::Lifting { .. } => 0,
-        // This record gives all threads the normal policy first; threads with another original policy get that policy
-        // later.
-        Record::Scheduling => 0,
-        Record::Original { .. } | Record::Cookied(_) | Record::Recreating(_) => 1,
-        // A thread's affinity is limited by its cpuset, so it is restored after the values.
-        Record::Moving { .. } | Record::Moved { .. } | Record::Affinity { .. } | Record::Policy { .. } => 2,
-        // A thread keeps SCHED_IDLE as long as it is in a group below level 0.
-        Record::Member { .. } => 2,
-        Record::Creating { .. } | Record::Created(_) => 3,
-        Record::Enabling { .. } => 4,
-    }
-}
-
-/// Undoes the records in the order of [`rank`]; returns the records that remain, in the journal's order and with the
+/// Undoes the records in the order of [`Rank`]; returns the records that remain, in the journal's order and with the
 /// current inodes of groups that were replaced.
 fn undo_all(
     host: &mut dyn Host,
@@ -400,79 +374,68 @@ fn undo_all(
     let recreating::Unfinished { stuck, denied, .. } =
         recreating::finish(host, journal, contents, owners, &mut result.done);
     let stuck = stuck.into_iter().map(|(target, error)| (target, error.to_string())).collect();
-    let created = contents.records.iter().filter_map(|record| match record {
-        Record::Created(target) => Some((target.mount.clone(), target.path.clone())),
-        _ => None,
-    });
-    let idle = contents.records.iter().filter_map(|record| match record {
-        Record::Original { group, knob, .. } if *knob == KnobId::CpuIdle.to_string() => Some(group.clone()),
-        _ => None,
-    });
-    let (created, idle, known) = (created.collect(), idle.collect(), known_paths(contents));
-    let remains = Remains::default();
-    let mut facts =
-        UndoFacts { journal, owners, inside, stuck, denied, created, known, idle, hierarchies, remains };
-    let mut order = distinct(&contents.records);
+    let undo = &mut Undo::new((journal, contents), owners, inside, result);
+    (undo.stuck, undo.denied, undo.hierarchies) = (stuck, denied, hierarchies);
+    let rank = |undo: &Undo<'_>, index: usize| undo.contents.records[index].kind().facts().rank;
+    let mut order = distinct(&undo.contents.records);
     order.reverse();
-    order.sort_by_key(|index| rank(&contents.records[*index]));
-    let originals = order.iter().take_while(|index| rank(&contents.records[**index]) <= 1).count();
+    order.sort_by_key(|index| rank(undo, *index));
+    let originals = order.iter().take_while(|index| rank(undo, **index) <= Rank::Values).count();
     let (values, rest) = order.split_at(originals);
     let mut waiting = values.to_vec();
-    let first = result.failed.len();
+    let first = undo.result.failed.len();
     // Originals of several plans can block each other (a weight while the group is still idle, a child's CPU set larger
     // than its parent's), so failed records are retried as long as others succeed.
     while !waiting.is_empty() {
-        let before = result.failed.len();
-        let failed = pass(host, contents, &waiting, &mut facts, result, &mut kept);
+        let before = undo.result.failed.len();
+        let failed = pass(host, &waiting, undo, &mut kept);
         let stays = failed.len() == waiting.len();
         waiting = failed;
         if stays || waiting.is_empty() {
             break;
         }
-        result.failed.truncate(before);
+        undo.result.failed.truncate(before);
         let again: BTreeSet<usize> = waiting.iter().copied().collect();
         kept.retain(|index| !again.contains(index));
     }
-    let second = result.failed.len();
-    kept.extend(moving::back(host, contents, (owners, &mut facts.denied), result));
+    let second = undo.result.failed.len();
+    kept.extend(moving::back(host, undo));
     if raise {
-        facts.stuck.extend(raising::raise(host, journal, contents, owners, result));
+        raising::raise(host, undo);
     }
-    structure::empty(host, owners, &contents.records, inside == Inside::Ends);
-    let again_failed: BTreeSet<usize> =
-        pass(host, contents, rest, &mut facts, result, &mut kept).into_iter().collect();
+    empty(host, owners, &undo.contents.records, inside == Inside::Ends);
+    let again_failed: BTreeSet<usize> = pass(host, rest, undo, &mut kept).into_iter().collect();
     if !waiting.is_empty() {
         // Retries the values, for two reasons. A child group that blocked them may be removed now. Or the group itself
         // is removed now: commensal crashed after it had created the group and before it recorded the inode, and the
         // next process recorded originals for the group as for another program's.
-        result.failed.drain(first..second);
+        undo.result.failed.drain(first..second);
         let again: BTreeSet<usize> = waiting.iter().copied().collect();
         kept.retain(|index| !again.contains(index));
-        pass(host, contents, &waiting, &mut facts, result, &mut kept);
+        pass(host, &waiting, undo, &mut kept);
     }
     // Completing the replacement of a group needs the records of its threads.
-    if !facts.stuck.is_empty() {
-        kept.extend(
-            (0..contents.records.len()).filter(|index| members::is_member(&contents.records[*index])),
-        );
+    let is_member = |undo: &Undo<'_>, index: &usize| members::is_member(&undo.contents.records[*index]);
+    if !undo.stuck.is_empty() {
+        kept.extend((0..undo.contents.records.len()).filter(|index| is_member(undo, index)));
     }
-    for (target, error) in facts.stuck {
-        result.failed.push(error);
+    for (target, error) in std::mem::take(&mut undo.stuck) {
+        undo.result.failed.push(error);
         // If the group was being raised to level 0, no other record says that it is half replaced.
-        let record = Record::Recreating(target);
-        if !contents.records.contains(&record) {
-            kept.insert(contents.records.len());
-            contents.records.push(record);
+        let record = Record::Recreating(Recreating(target));
+        if !undo.contents.records.contains(&record) {
+            kept.insert(undo.contents.records.len());
+            undo.contents.records.push(record);
         }
     }
-    result.failed.extend(facts.denied);
-    result.left.extend(facts.remains.describe(host));
+    undo.result.failed.extend(std::mem::take(&mut undo.denied));
+    undo.result.left.extend(undo.remains.describe(host));
     // If only records of threads remain, the threads are below level 0 in groups that belong to other programs again.
-    if kept.iter().all(|index| members::is_member(&contents.records[*index])) {
+    if kept.iter().all(|index| is_member(undo, index)) {
         kept.retain(|index| again_failed.contains(index));
     }
     // Returns the current records: a group that was replaced meanwhile has another inode.
-    kept.into_iter().map(|index| contents.records[index].clone()).collect()
+    kept.into_iter().map(|index| undo.contents.records[index].clone()).collect()
 }
 
 /// Returns the indices of the records without repetitions, so that equal records are undone only once: the first one
@@ -482,298 +445,43 @@ fn distinct(records: &[Record]) -> Vec<usize> {
     (0..records.len()).filter(|index| seen.insert(&records[*index])).collect()
 }
 
-/// Facts about all records of a journal that undoing needs.
-struct UndoFacts<'a> {
-    journal: &'a Path,
-    /// The state directories whose marks prove a record.
-    owners: &'a BTreeSet<String>,
-    inside: Inside,
-    /// Half-replaced groups, and why they could not be completed. Groups at or below their paths cannot be found now.
-    stuck: Vec<(Target, String)>,
-    /// Messages about records without a mark, for which only the journal is evidence (see `proof`).
-    denied: BTreeSet<String>,
-    /// Mount and path of every group whose inode is recorded.
-    created: BTreeSet<(String, String)>,
-    /// Paths of all recorded groups.
-    known: BTreeSet<String>,
-    /// Groups whose original `cpu.idle` is recorded.
-    idle: BTreeSet<Target>,
-    /// The mounted hierarchies, if the journal has scheduling attributes of threads.
-    hierarchies: Vec<Hierarchy>,
-    /// Groups that could not be removed because they are in use.
-    remains: Remains,
-}
-
-impl UndoFacts<'_> {
-    fn is_stuck(&self, record: &Record) -> bool {
-        let target = match record {
-            Record::Recreating(_) => return true,
-            Record::Created(target) | Record::Cookied(target) => target,
-            Record::Enabling { group, .. } | Record::Original { group, .. } => group,
-            Record::Owner(_)
-            | Record::Creating { .. }
-            | Record::Ordering { .. }
-            | Record::Switching { .. }
-            | Record::Affinity { .. }
-            | Record::Scheduling
-            | Record::Policy { .. }
-            | Record::Member { .. }
-            | Record::Lifting { .. }
-            | Record::Safe { .. }
-            | Record::Moving { .. }
-            | Record::Moved { .. } => return false,
-        };
-        self.stuck.iter().any(|(stuck, _)| {
-            let inside = target
-                .path
-                .strip_prefix(&stuck.path)
-                .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
-            stuck.mount == target.mount && inside
-        })
-    }
-}
-
-/// Returns the paths of all recorded groups, without the root.
-fn known_paths(contents: &Contents) -> BTreeSet<String> {
-    let path = |record: &Record| match record {
-        Record::Created(target) | Record::Cookied(target) => Some(target.path.clone()),
-        Record::Original { group, .. } => Some(group.path.clone()),
-        _ => None,
-    };
-    contents.records.iter().filter_map(path).filter(|path| path != "/").collect()
-}
-
-/// Whether the path is one of `known` or below one of them.
-fn is_within(path: &str, known: &BTreeSet<String>) -> bool {
-    let mut above = Some(path);
-    while let Some(at) = above.filter(|at| !at.is_empty()) {
-        if known.contains(at) {
-            return true;
-        }
-        above = at.rsplit_once('/').map(|(above, _)| above);
-    }
-    false
-}
-
 /// Undoes these records once; returns those that failed. Adds the records that remain to `kept`.
-fn pass(
-    host: &mut dyn Host,
-    contents: &mut Contents,
-    order: &[usize],
-    facts: &mut UndoFacts<'_>,
-    result: &mut Restored,
-    kept: &mut BTreeSet<usize>,
-) -> Vec<usize> {
+fn pass(host: &mut dyn Host, order: &[usize], undo: &mut Undo<'_>, kept: &mut BTreeSet<usize>) -> Vec<usize> {
     let mut failed = Vec::new();
-    let (journal, owners, denied) = (facts.journal, facts.owners, &mut facts.denied);
-    facts.stuck.retain_mut(|(target, why)| {
-        match recreating::again(host, journal, contents, owners, target) {
-            Ok(line) => {
-                result.done.push(line);
-                false
-            }
-            Err(Left::Failed(error)) => {
-                *why = error.to_string();
-                true
-            }
-            Err(Left::Busy(line) | Left::Denied(line)) => {
-                denied.insert(line);
-                false
-            }
-            Err(Left::Waits) => false,
+    for (target, _) in std::mem::take(&mut undo.stuck) {
+        match recreating::again(host, undo.journal, undo.contents, undo.owners, &target) {
+            Ok(line) => undo.result.done.push(line),
+            Err(Left::Failed(error)) => undo.stuck.push((target, error.to_string())),
+            Err(Left::Busy(line) | Left::Denied(line)) => drop(undo.denied.insert(line)),
+            Err(Left::Waits) => {}
         }
-    });
+    }
     for index in order.iter().copied() {
-        let record = &contents.records[index].clone();
-        if facts.is_stuck(record) {
+        let record = &undo.contents.records[index].clone();
+        if undo.is_stuck(record) {
             kept.insert(index);
             failed.push(index);
             continue;
         }
-        match undo(host, contents, record, facts, &mut result.done) {
-            Ok(Some(line)) => result.done.push(line),
-            Ok(None) => {}
-            // Another program has begun to use a controller that a lab run enabled: it stays enabled.
-            Err(Left::Busy(line))
-                if facts.inside == Inside::Ends && matches!(record, Record::Enabling { .. }) =>
-            {
-                result.done.push(line)
+        match record.kind().undo(host, undo) {
+            Ok(line) => {
+                undo.result.done.extend(line);
+                continue;
             }
-            Err(Left::Busy(line)) => {
-                result.left.push(line);
-                kept.insert(index);
-            }
-            Err(Left::Denied(line)) => {
-                facts.denied.insert(line);
-                kept.insert(index);
-            }
-            Err(Left::Waits) => drop(kept.insert(index)),
+            Err(Left::Busy(line)) => undo.result.left.push(line),
+            Err(Left::Denied(line)) => drop(undo.denied.insert(line)),
+            Err(Left::Waits) => {}
             Err(Left::Failed(error)) => {
                 failed.push(index);
-                kept.insert(index);
-                let knob = match record {
-                    Record::Original { knob, .. } => KnobId::from_name(knob),
-                    _ => None,
-                };
-                let words = with_meaning(&error, knob);
-                match record {
-                    Record::Original { group, knob, .. } if recreating::is_half_done(host, group, knob) => {
-                        facts.stuck.push((group.clone(), words));
-                    }
-                    _ => result.failed.push(words),
+                let setting = if let Record::Original(setting) = record { Some(setting) } else { None };
+                let words = with_meaning(&error, setting.and_then(|one| KnobId::from_name(&one.knob)));
+                match setting.filter(|one| recreating::is_half_done(host, one)) {
+                    Some(one) => undo.stuck.push((one.group.clone(), words)),
+                    None => undo.result.failed.push(words),
                 }
             }
         }
+        kept.insert(index);
     }
     failed
-}
-
-/// Undoes one record. Returns a description of the change, or `None` if there was nothing to do.
-fn undo(
-    host: &mut dyn Host,
-    contents: &mut Contents,
-    record: &Record,
-    facts: &mut UndoFacts<'_>,
-    done: &mut Vec<String>,
-) -> Result<Option<String>, Left> {
-    let owners = facts.owners;
-    match record {
-        // Processes and orders are restored by other modules (see `lowering`, `moving` and `unorder`).
-        Record::Ordering { .. }
-        | Record::Lifting { .. }
-        | Record::Owner(_)
-        | Record::Safe { .. }
-        | Record::Recreating(_)
-        | Record::Moving { .. }
-        | Record::Moved { .. } => Ok(None),
-        Record::Switching { switch, value } => {
-            shared::switch_back(host, switch, value, &|path| is_within(path, &facts.known))
-        }
-        Record::Cookied(target) => structure::take_cookies(host, owners, target),
-        Record::Affinity { tid, start_ticks, cpus } => {
-            affinity::put_back(host, (*tid, *start_ticks), cpus).map_err(Left::Failed)
-        }
-        Record::Scheduling => policy::all_back(host).map_err(Left::Failed),
-        Record::Policy { tid, start_ticks, policy } => {
-            policy::put_back(host, (*tid, *start_ticks), *policy).map_err(Left::Failed)
-        }
-        Record::Member { .. } => members::give(host, &facts.hierarchies, record),
-        Record::Creating { mount, path } => {
-            // If no `Created` record follows, commensal crashed before it recorded the inode.
-            let known = facts.created.contains(&(mount.clone(), path.clone()));
-            let place = (mount.as_str(), path.as_str());
-            let undone = match known {
-                true => Ok(None),
-                false => structure::remove(host, owners, place, None, (Inside::Stays, &mut facts.remains)),
-            };
-            if undone.is_ok() {
-                marks::clear_announcement(host, owners, place);
-            }
-            undone
-        }
-        Record::Created(target) => {
-            let place = (target.mount.as_str(), target.path.as_str());
-            let inside = (facts.inside, &mut facts.remains);
-            structure::remove(host, owners, place, Some(target.inode), inside)
-        }
-        Record::Enabling { group, controller } => {
-            match structure::disable(host, owners, group, controller) {
-                // The line about the group below says why.
-                Err(Left::Busy(_)) if facts.remains.is_any_in(group) => Err(Left::Waits),
-                done => done,
-            }
-        }
-        Record::Original { .. } => original(host, facts, contents, record, done),
-    }
-}
-
-/// Restores one value, unless other groups still depend on the present value.
-fn original(
-    host: &mut dyn Host,
-    facts: &UndoFacts<'_>,
-    contents: &mut Contents,
-    record: &Record,
-    done: &mut Vec<String>,
-) -> Result<Option<String>, Left> {
-    let (journal, owners) = (facts.journal, facts.owners);
-    let Record::Original { group, knob, file, device, value } = record else { return Ok(None) };
-    let recreated = (group, file.as_str(), value.as_str());
-    match KnobId::from_name(knob) {
-        Some(KnobId::IoCostQos) => {
-            let ours = |path: &str| is_within(path, &facts.known);
-            if let Some(user) = shared::user(host, KnobId::IoWeight, &ours) {
-                return Err(Left::Busy(format!(
-                    "{file} stays as it is: {user} has an io.weight that commensal did not set and that may depend on this file"
-                )));
-            }
-        }
-        Some(KnobId::CpuBvtWarpNs) => {
-            if let Some(dir) = open(host, &group.mount, &group.path, Some(group.inode))? {
-                let ours = |path: &str| facts.known.contains(path);
-                let written = shared::copies_back(host, group, dir, file, value, &ours);
-                host.close(dir);
-                done.extend(written.map_err(Left::Failed)?);
-            }
-        }
-        _ => {}
-    }
-    if let Some(other) = lost::kept_by_another(host, journal, group, record) {
-        let file = text::path(&below(Path::new(&group.mount), &group.path).join(file));
-        return Ok(Some(format!(
-            "{file} is left to the commensal whose state is in {other}, which restores it"
-        )));
-    }
-    // An attempt that the kernel refused half way may have left the members in a fresh group, without the old group.
-    if recreating::is_half_done(host, group, knob) {
-        return recreating::restore_by_recreating(host, journal, contents, owners, recreated);
-    }
-    match put_back(host, group, knob, file, device.as_deref(), value) {
-        Err(Left::Failed(error)) if knob == "cpu.qos_level" && error.errno == Errno::EINVAL => {
-            match recreating::level_above(host, group) {
-                // The group inherits its level from a group above that will be undone as well. This record is tried
-                // again after that.
-                Some(_) if has_level_above(contents, group) => Err(Left::Failed(error)),
-                _ => recreating::restore_by_recreating(host, journal, contents, owners, recreated),
-            }
-        }
-        Err(Left::Failed(error))
-            if *knob == KnobId::CpuWeight.to_string()
-                && error.errno == Errno::EINVAL
-                && !facts.idle.contains(group)
-                && end_idle(host, group, done)? =>
-        {
-            put_back(host, group, knob, file, device.as_deref(), value)
-        }
-        back => back,
-    }
-}
-
-/// Whether the journal has the original level of a group above this one.
-fn has_level_above(contents: &Contents, group: &Target) -> bool {
-    contents.records.iter().any(|record| match record {
-        Record::Original { group: above, knob, .. } if knob == "cpu.qos_level" => {
-            let inside = group.path.strip_prefix(&above.path);
-            above.mount == group.mount && inside.is_some_and(|rest| rest.starts_with('/'))
-        }
-        _ => false,
-    })
-}
-
-/// Ends `cpu.idle` of a group whose weight cannot be restored because the group is idle (EINVAL), although no readable
-/// record contains its original `cpu.idle` (that record is damaged or torn). The group was not idle when its weight was
-/// recorded, because commensal records a weight other than the default only while it can be written. The group became
-/// idle later, by commensal unless the group's owner uses `cpu.idle` since. The recorded weight is certainly the
-/// owner's, so it takes precedence. Returns whether the group was idle and no longer is.
-fn end_idle(host: &mut dyn Host, group: &Target, done: &mut Vec<String>) -> Result<bool, Left> {
-    let Some(dir) = open(host, &group.mount, &group.path, Some(group.inode))? else { return Ok(false) };
-    let idle = KnobId::CpuIdle.row().v2.map_or("", |file| file.name);
-    let is_idle = host.read(dir, idle).is_ok_and(|text| text.trim() == "1");
-    let written = if is_idle { host.write(dir, idle, "0").map(|()| true) } else { Ok(false) };
-    host.close(dir);
-    let ended = written.map_err(Left::Failed)?;
-    if ended {
-        let shown = below(Path::new(&group.mount), &group.path).join(idle).display().to_string();
-        done.push(format!("{shown} is 0 again, because the record of its original value cannot be read"));
-    }
-    Ok(ended)
 }

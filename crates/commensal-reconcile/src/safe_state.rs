@@ -14,11 +14,11 @@ use crate::drivers::apply::with_meaning;
 use crate::drivers::lifted_group::{LiftedGroup, lower};
 use crate::drivers::original_text;
 use crate::hand::{self, Put, Slot};
-use crate::journal::{self, Journal, Owner, Record, Target};
+use crate::journal::{self, Created, Journal, Key, Original, Owner, Record, Safe, Target};
 use crate::marks::{self, Mark};
 use commensal_core::knob::{KnobId, Value, Version};
 use commensal_core::text;
-use commensal_host::{Dir, Host, Lock, below};
+use commensal_host::{Dir, Host, Lock};
 use commensal_sensors::machine;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -85,11 +85,11 @@ pub fn bring_safe_state(host: &mut dyn Host, state_dir: &Path, lease: Duration) 
 fn all(
     host: &mut dyn Host,
     state_dir: &Path,
-    mut waiting: Vec<Wanted>,
+    mut waiting: Vec<Safe>,
     known: &Known,
     end: Instant,
     state: &mut SafeState,
-) -> Vec<Wanted> {
+) -> Vec<Safe> {
     let mut brought = Vec::new();
     loop {
         let mut refused = Vec::new();
@@ -129,27 +129,11 @@ fn lock(host: &mut dyn Host, state_dir: &Path, patience: Duration) -> Result<Loc
     }
 }
 
-/// One safe value that must be in force.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Wanted {
-    group: Target,
-    knob: String,
-    file: String,
-    device: Option<String>,
-    value: String,
-    online: bool,
-}
-
-type Key = (Target, String, Option<String>);
-
-impl Wanted {
-    fn key(&self) -> Key {
-        (self.group.clone(), self.knob.clone(), self.device.clone())
-    }
-
+impl Safe {
     fn shown(&self) -> String {
-        let file = text::path(&below(Path::new(&self.group.mount), &self.group.path).join(&self.file));
-        match &self.device {
+        let Original { group, file, device, .. } = &self.setting;
+        let file = text::path(&group.place().join(file));
+        match device {
             Some(device) => format!("{file} of {device}"),
             None => file,
         }
@@ -160,7 +144,7 @@ impl Wanted {
 #[derive(Debug, Default)]
 struct Known {
     /// The safe value of each knob, from its newest record.
-    wanted: BTreeMap<Key, Wanted>,
+    wanted: BTreeMap<Key, Safe>,
     /// Original value of each knob.
     originals: BTreeMap<Key, String>,
     /// The knobs whose originals are in the journal.
@@ -175,14 +159,9 @@ impl Known {
     fn learn(&mut self, records: impl IntoIterator<Item = Record>) {
         for record in records {
             match record {
-                Record::Safe { group, knob, file, device, value, online } => {
-                    let one = Wanted { group, knob, file, device, value, online };
-                    self.wanted.insert(one.key(), one);
-                }
-                Record::Original { group, knob, device, value, .. } => {
-                    self.originals.insert((group, knob, device), value);
-                }
-                Record::Created(group) => drop(self.created.insert(group)),
+                Record::Safe(one) => drop(self.wanted.insert(one.setting.key(), one)),
+                Record::Original(one) => drop(self.originals.insert(one.key(), one.value)),
+                Record::Created(Created(group)) => drop(self.created.insert(group)),
                 _ => {}
             }
         }
@@ -203,10 +182,10 @@ impl Known {
 
     /// Returns the values to set, without those in `tried`: online groups first, and parents before children, because a
     /// child's value may be limited by its parent's.
-    fn wanted(&self, tried: &BTreeSet<Key>) -> Vec<Wanted> {
+    fn wanted(&self, tried: &BTreeSet<Key>) -> Vec<Safe> {
         let open = self.wanted.iter().filter(|(key, _)| !tried.contains(key));
-        let mut open: Vec<Wanted> = open.map(|(_, one)| one.clone()).collect();
-        open.sort_by_key(|one| (!one.online, one.group.path.matches('/').count()));
+        let mut open: Vec<Safe> = open.map(|(_, one)| one.clone()).collect();
+        open.sort_by_key(|one| (!one.online, one.setting.group.path.matches('/').count()));
         open
     }
 }
@@ -238,17 +217,19 @@ enum Failed {
 fn bring(
     host: &mut dyn Host,
     state_dir: &Path,
-    wanted: &Wanted,
+    wanted: &Safe,
     known: &Known,
-) -> Result<(bool, Wanted), Failed> {
-    let opened = hand::open(host, &wanted.group).map_err(|error| Failed::Refused(error.to_string()))?;
+) -> Result<(bool, Safe), Failed> {
+    let group = &wanted.setting.group;
+    let opened = hand::open(host, group).map_err(|error| Failed::Refused(error.to_string()))?;
     let Some(dir) = opened else { return Err(Failed::Gone) };
     let wanted = &newest(host, state_dir, dir, wanted);
-    let done = in_group(host, state_dir, dir, wanted, known).map(|written| (written, wanted.clone()));
+    let done =
+        in_group(host, state_dir, dir, &wanted.setting, known).map(|written| (written, wanted.clone()));
     host.close(dir);
     done.map_err(|why| {
         // A missing file or device gives the same error numbers as a missing group.
-        let again = hand::open(host, &wanted.group).ok().flatten();
+        let again = hand::open(host, group).ok().flatten();
         if let Some(again) = again {
             host.close(again);
         }
@@ -258,14 +239,13 @@ fn bring(
 
 /// Returns the value in the group's mark. Each newer value replaces the mark, whereas the lines of a journal may be
 /// damaged, cut off or out of order.
-fn newest(host: &mut dyn Host, state_dir: &Path, dir: Dir, wanted: &Wanted) -> Wanted {
-    let Wanted { group, knob, file, device, value, online } = wanted.clone();
-    let record = Record::Safe { group, knob, file, device, value, online };
-    let mark = marks::of(host, dir, &record).ok().flatten();
+fn newest(host: &mut dyn Host, state_dir: &Path, dir: Dir, wanted: &Safe) -> Safe {
+    let mark = marks::of(host, dir, &Record::Safe(wanted.clone())).ok().flatten();
     let ours = mark.filter(|mark| Path::new(&mark.owner) == state_dir && mark.journal == journal::MACHINE);
     match ours.map(|mark| mark.record) {
-        Some(Record::Safe { value, online, file, .. }) if file == wanted.file => {
-            Wanted { value, online, ..wanted.clone() }
+        Some(Record::Safe(Safe { setting, online })) if setting.file == wanted.setting.file => {
+            let setting = Original { value: setting.value, ..wanted.setting.clone() };
+            Safe { setting, online }
         }
         _ => wanted.clone(),
     }
@@ -276,7 +256,7 @@ fn in_group(
     host: &mut dyn Host,
     state_dir: &Path,
     dir: Dir,
-    wanted: &Wanted,
+    wanted: &Original,
     known: &Known,
 ) -> Result<bool, String> {
     let slot = Slot::of(&wanted.knob, &wanted.file, wanted.device.as_deref())?;
@@ -306,25 +286,21 @@ fn keep_original(
     host: &mut dyn Host,
     state_dir: &Path,
     dir: Dir,
-    wanted: &Wanted,
+    wanted: &Original,
     slot: &Slot,
     known: &Known,
 ) {
     if known.created.contains(&wanted.group) || known.in_journal.contains(&wanted.key()) {
         return;
     }
-    let record = |value: String| Record::Original {
-        group: wanted.group.clone(),
-        knob: wanted.knob.clone(),
-        file: wanted.file.clone(),
-        device: wanted.device.clone(),
-        value,
-    };
+    let record = |value: String| Record::Original(Original { value, ..wanted.clone() });
     let of_journal = |mark: &Mark| Path::new(&mark.owner) == state_dir && mark.journal == journal::MACHINE;
     let record = match marks::of(host, dir, &record(String::new())) {
         Ok(Some(mark)) if of_journal(&mark) => mark.record,
         // The journal may have lost the record of the group's creation.
-        Ok(None) if matches!(marks::of(host, dir, &Record::Created(wanted.group.clone())), Ok(None)) => {
+        Ok(None)
+            if matches!(marks::of(host, dir, &Record::Created(Created(wanted.group.clone()))), Ok(None)) =>
+        {
             let Slot { knob, file, device } = *slot;
             let Ok(text) = original_text(host, dir, (knob, file)) else { return };
             let value = file.parse(&text, device).ok().and_then(|now| file.encode(&now, device).ok());
@@ -343,25 +319,26 @@ fn keep_original(
 }
 
 /// Journals the original weight of a group before its `cpu.idle` is set: the kernel then discards the weight.
-fn keep_weight(host: &mut dyn Host, state_dir: &Path, dir: Dir, idle: &Wanted, known: &Known) {
+fn keep_weight(host: &mut dyn Host, state_dir: &Path, dir: Dir, idle: &Original, known: &Known) {
     let knob = KnobId::CpuWeight;
     let files = [Version::V1, Version::V2].into_iter().filter_map(|version| knob.row().file(version));
     for file in files {
         if host.read(dir, file.name).is_err() {
             continue;
         }
-        let weight = Wanted { knob: knob.to_string(), file: file.name.to_owned(), ..idle.clone() };
+        let weight = Original { knob: knob.to_string(), file: file.name.to_owned(), ..idle.clone() };
         keep_original(host, state_dir, dir, &weight, &Slot { knob, file, device: None }, known);
     }
 }
 
 /// Drops records of values that are equal to their originals again, so that `restore` does not overwrite later changes
 /// by the group's owner. A failure is ignored: `restore` can drop them later.
-fn settle(host: &mut dyn Host, state_dir: &Path, brought: &[Wanted], known: &Known) {
+fn settle(host: &mut dyn Host, state_dir: &Path, brought: &[Safe], known: &Known) {
     let back: BTreeSet<Key> = brought
         .iter()
-        .filter(|one| known.originals.get(&one.key()) == Some(&one.value))
-        .map(Wanted::key)
+        .map(|one| (one.setting.key(), &one.setting.value))
+        .filter(|(key, value)| known.originals.get(key) == Some(value))
+        .map(|(key, _)| key)
         .collect();
     if back.is_empty() {
         return;
@@ -370,10 +347,5 @@ fn settle(host: &mut dyn Host, state_dir: &Path, brought: &[Wanted], known: &Kno
         .map_err(journal::JournalError::from)
         .and_then(|owner| Journal::open(host, state_dir, journal::MACHINE, owner));
     let Ok(mut journal) = journal else { return };
-    let _ = journal.forget(host, |_, record| match record {
-        Record::Original { group, knob, device, .. } | Record::Safe { group, knob, device, .. } => {
-            back.contains(&(group.clone(), knob.clone(), device.clone()))
-        }
-        _ => false,
-    });
+    let _ = journal.forget(host, |_, record| record.setting().is_some_and(|one| back.contains(&one.key())));
 }

@@ -121,7 +121,7 @@ fn clean_up(host: &mut dyn Host, state_dir: &Path, patience: Duration) -> Result
 mod tests {
     use super::*;
     use commensal_host::fake::FakeHost;
-    use commensal_reconcile::journal::{self, Owner, Record, Target};
+    use commensal_reconcile::journal::{self, Created, Owner, Record, Target};
 
     const STATE: &str = "/state";
 
@@ -165,7 +165,7 @@ mod tests {
         let dir = host.mkdir(root, "unmarked").unwrap();
         let owner = Owner { pid: u32::MAX - 1, ..Owner::this_process(&mut host, "lab").unwrap() };
         let (mount, path) = ("/sys/fs/cgroup/cpu".to_owned(), "/unmarked".to_owned());
-        let created = Record::Created(Target { mount, path, inode: dir.inode });
+        let created = Record::Created(Created(Target { mount, path, inode: dir.inode }));
         let text: String = [&Record::Owner(owner), &created].into_iter().map(journal::line).collect();
         host.state_dir(Path::new(STATE)).unwrap();
         let journal = Path::new(STATE).join("lab-7.journal");

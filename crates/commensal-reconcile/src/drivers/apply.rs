@@ -5,35 +5,25 @@
 //! below level 0 `SCHED_IDLE`. The kernel does not allow a level to be raised again, so undoing a level replaces the
 //! group by a fresh one. A mark is the copy of a journal record in an extended attribute of the group.
 
-mod levels;
-mod members;
-mod moving;
-mod orders;
 mod record;
 mod stopping;
 mod taking_back;
 
-use members::is_member;
 pub(crate) use record::safe_records;
 pub use record::{forget_gone, forget_settled, verify};
 
-use crate::agent_lock::lives;
 use crate::drivers::level::Kept;
-use crate::drivers::{cookies, original_text};
-use crate::hand::{self, Put, Slot, is_gone};
-use crate::journal::{Journal, JournalError, Record, Target};
-use crate::marks;
-use commensal_core::actual::{ActualState, CgroupPath, CgroupRef};
+use crate::hand::{self, is_gone};
+use crate::journal::{Created, Journal, JournalError, Record, Target};
+use commensal_core::actual::{ActualState, CgroupRef};
 use commensal_core::errno::Errno;
-use commensal_core::knob::{Controller, File, KnobId, Value};
+use commensal_core::knob::{Controller, File, KnobId};
 use commensal_core::member::ProcessId;
-use commensal_core::plan::{Action, Step};
+use commensal_core::plan::{Action, Step, undo};
+use commensal_core::scheduler::Orders;
 use commensal_core::text::visible;
-use commensal_core::topology::Device;
-use commensal_core::vendor::Switch;
 use commensal_host::{Dir, Host, HostError, below};
-use moving::MoveOutcome;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
 /// A value that was written and read back.
@@ -194,7 +184,7 @@ pub fn apply(host: &mut dyn Host, steps: &[Step], actual: &ActualState, journal:
             )
         }));
         let new = |index: usize| left.is_empty() && index >= mark;
-        let forgotten = journal.forget(work.host, |index, record| new(index) || is_member(record, &given));
+        let forgotten = journal.forget(work.host, |index, record| new(index) || record.is_member(&given));
         // A commensal group that was removed and created again has a new inode.
         if let Err(error) = forgotten.and_then(|()| journal.append(work.host, &again)) {
             left.push(format!("cannot update the undo journal: {error}"));
@@ -207,7 +197,7 @@ pub fn apply(host: &mut dyn Host, steps: &[Step], actual: &ActualState, journal:
         work.outcome.told.extend(refused);
         work.outcome.told.append(&mut work.aloft);
         // If the journal cannot be rewritten, a later restore finds that these threads have their attributes already.
-        let _ = journal.forget(work.host, |_, record| is_member(record, &given));
+        let _ = journal.forget(work.host, |_, record| record.is_member(&given));
         work.settle(steps, journal);
         // If this fails, the next apply tries again.
         let _ = work.settle_moves(steps, journal);
@@ -224,33 +214,66 @@ fn enabled(steps: &[Step]) -> BTreeSet<(CgroupRef, Controller)> {
     steps.iter().filter_map(controller).collect()
 }
 
-struct Work<'a> {
-    host: &'a mut dyn Host,
-    actual: &'a ActualState,
-    dirs: BTreeMap<CgroupRef, Dir>,
-    outcome: Outcome,
+/// Result of the move of a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum MoveOutcome {
+    /// The process was moved.
+    Moved,
+    /// The process has exited.
+    Gone,
+    /// The process was not moved, for this reason. The flag tells whether the process is in its old group in every
+    /// hierarchy.
+    Stayed(String, bool),
+}
+
+pub(crate) struct Work<'a> {
+    pub host: &'a mut dyn Host,
+    pub actual: &'a ActualState,
+    pub dirs: BTreeMap<CgroupRef, Dir>,
+    pub outcome: Outcome,
     /// Index of the failed step, if its write had reached the kernel.
     reached: Option<usize>,
     /// Inodes of the fresh groups that replaced groups.
-    recreated: BTreeMap<CgroupRef, u64>,
+    pub recreated: BTreeMap<CgroupRef, u64>,
     /// Results of the moves of processes.
-    moves: BTreeMap<ProcessId, MoveOutcome>,
+    pub moves: BTreeMap<ProcessId, MoveOutcome>,
     /// Processes that are not moved, because their threads are in several cgroups.
-    apart: BTreeSet<ProcessId>,
+    pub apart: BTreeSet<ProcessId>,
     /// Processes that the journal contained before this plan.
-    known: BTreeSet<ProcessId>,
+    pub known: BTreeSet<ProcessId>,
     /// Controllers that the plan enables for the children of these groups.
-    enabling: BTreeSet<(CgroupRef, Controller)>,
+    pub enabling: BTreeSet<(CgroupRef, Controller)>,
     /// Recorded scheduling attributes of the threads in groups below level 0.
-    kept: Kept,
+    pub kept: Kept,
     /// Messages about lifted members (moved out of a group below level 0 for a while) that could not be moved back.
-    aloft: Vec<String>,
+    pub aloft: Vec<String>,
+}
+
+/// What the steps of a plan that was carried out have put back.
+#[derive(Debug, Default)]
+pub(crate) struct Settled {
+    /// The records that are over, by their subjects.
+    over: HashMap<Record, Record>,
+    /// The scheduler's orders now, if a step has sent orders.
+    pub orders: Option<Orders>,
+    dead: BTreeSet<Target>,
+}
+
+impl Settled {
+    pub fn is_over(&self, record: &Record) -> bool {
+        self.over.get(&record.subject()) == Some(record)
+    }
+
+    /// Whether the group no longer exists.
+    pub fn is_dead(&self, group: &Target) -> bool {
+        self.dead.contains(group)
+    }
 }
 
 /// Index of a refused step, and the reason.
 type Stop = (usize, Refusal);
 
-fn host_error(error: HostError, knob: Option<KnobId>) -> Refusal {
+pub(crate) fn host_error(error: HostError, knob: Option<KnobId>) -> Refusal {
     Refusal::Host { error, knob }
 }
 
@@ -279,169 +302,35 @@ impl<'a> Work<'a> {
             // The group is opened later, when a step needs it: another program may have removed it by then, which is
             // not an error.
             let later = created.contains(&step.place) || matches!(step.action, Action::Move(_));
-            let target_dir = match later {
-                true => None,
-                false => Some(self.dir(&step.place).map_err(stop)?),
-            };
-            match (&step.action, target_dir) {
-                (Action::Create, _) => {
-                    let mount = self.mount(&step.place);
-                    records.push(Record::Creating { mount, path: step.place.path.as_str().to_owned() });
-                }
-                // Not journalled for a group that commensal created: the controllers are disabled when the group is
-                // removed.
-                (Action::Enable(controller), Some(dir))
-                    if !self.actual.ours.created.contains(&step.place) =>
-                {
-                    let group = self.target(&step.place, dir);
-                    records.push(Record::Enabling { group, controller: controller.v2_name().to_owned() });
-                }
-                (Action::Switch { switch, from, .. }, _) => {
-                    let record = Record::Switching { switch: switch.to_string(), value: from.to_string() };
-                    records.extend(Some(record).filter(|record| !journal.has(record)));
-                }
-                (Action::Order { from, to }, _) => {
-                    records.extend(self.ordering(&step.place, from, to).filter(|one| !journal.has(one)));
-                }
-                (Action::Cookie { give: true }, Some(dir))
-                    if !self.actual.ours.created.contains(&step.place) =>
-                {
-                    let record = Record::Cookied(self.target(&step.place, dir));
-                    match journal.has(&record) {
-                        // A crash after the record was written may have prevented the mark.
-                        true => journal.mark(self.host, &record),
-                        false => records.push(record),
-                    }
-                }
-                (Action::Write { .. } | Action::Irreversible { .. }, Some(dir))
-                    if !self.actual.ours.created.contains(&step.place) =>
-                {
-                    let (knob, device) = match &step.action {
-                        Action::Write { knob, device, .. } => (knob, device),
-                        Action::Irreversible { knob, .. } => (knob, &None),
-                        _ => continue,
-                    };
-                    if seen.insert((step.place.clone(), *knob, *device)) {
-                        let record =
-                            self.put_on_record(step, dir, (*knob, *device), journal).map_err(stop)?;
-                        if record.is_some() {
-                            let needed = self.enabled_by_others(&step.place, *knob, journal);
-                            let new = needed.into_iter().filter(|one| !records.contains(one));
-                            records.extend(new.collect::<Vec<_>>());
-                        }
-                        records.extend(record);
-                    }
-                    // The kernel discards the weight when a group becomes idle. A plan therefore writes the default
-                    // weight first, which journals the old one. If that write was refused and is left out now, the old
-                    // weight would be lost, so it is journalled here.
-                    let weight = (step.place.clone(), KnobId::CpuWeight, None);
-                    let idles = matches!(&step.action, Action::Write { to, .. } if *to == Value::Number(1));
-                    if *knob == KnobId::CpuIdle && idles && !seen.contains(&weight) {
-                        let of_weight = (KnobId::CpuWeight, None);
-                        let record = self.put_on_record(step, dir, of_weight, journal).map_err(stop)?;
-                        let default = self.file(&step.place, KnobId::CpuWeight).map_err(stop)?.default;
-                        let differs =
-                            |one: &Record| !matches!(one, Record::Original { value, .. } if value == default);
-                        if let Some(record) = record.filter(differs) {
-                            records.push(record);
-                            seen.insert(weight);
-                        }
-                    }
-                }
-                _ => {}
+            if !later {
+                self.dir(&step.place).map_err(stop)?;
             }
+            // Not journalled for a group that commensal created: its changes go with it.
+            let own = later || self.actual.ours.created.contains(&step.place);
+            records.extend(self.before(step, (own, &mut seen, &records), journal).map_err(stop)?);
         }
         journal.append(self.host, &records).map_err(|error| (0, Refusal::Journal(error)))
     }
 
-    /// Returns the record of a setting's value before its first write; `None` if the original is recorded already.
-    fn put_on_record(
-        &mut self,
-        step: &Step,
-        dir: Dir,
-        (knob, device): (KnobId, Option<Device>),
-        journal: &Journal,
-    ) -> Result<Option<Record>, Refusal> {
-        let group = self.target(&step.place, dir);
-        let (name, device_name) = (knob.to_string(), device.map(|device| device.to_string()));
-        let known = journal.has_original(&group, &name, device_name.as_deref());
-        let file = self.file(&step.place, knob)?;
-        let record = |value: String| {
-            let (group, knob, file, device) =
-                (group.clone(), name.clone(), file.name.to_owned(), device_name.clone());
-            Record::Original { group, knob, file, device, value }
-        };
-        // A value that another instance of commensal has written is not an original: that instance's mark has the value
-        // from before its write.
-        let mark = match marks::of(self.host, dir, &record(String::new())) {
-            // The journal has the original as well, so the damaged copy is replaced.
-            Err(error) if known && marks::is_damaged(&error) => {
-                journal.mark_original(self.host, &record(String::new()));
-                None
-            }
-            mark => mark.map_err(|error| host_error(error, Some(knob)))?,
-        };
-        let other = mark.as_ref().filter(|mark| Path::new(&mark.owner) != journal.state_dir());
-        if let Some(other) = other.filter(|other| lives(self.host, &other.owner)) {
-            let (place, owner) = (self.actual.show(&step.place), other.owner.clone());
-            return Err(Refusal::Claimed { place, file: file.name, owner });
-        }
-        let told = mark.as_ref().and_then(|mark| match &mark.record {
-            Record::Original { value, .. } if file.parse(value, device).is_ok() => Some(value.clone()),
-            _ => None,
-        });
-        match (known, told) {
-            (true, Some(value)) if other.is_some() => journal.mark(self.host, &record(value)),
-            // Undoing this level replaces the group, which requires the mark. A crash after the record was written may
-            // have prevented the mark.
-            (true, None) if knob == KnobId::CpuQosLevel => {
-                journal.mark_original(self.host, &record(String::new()));
-            }
-            (true, _) => {}
-            (false, Some(value)) => return Ok(Some(record(value))),
-            (false, None) => {
-                let is_fresh = self.enables(&step.place, knob);
-                return Ok(Some(record(self.original(dir, (knob, file), device, is_fresh)?)));
-            }
-        }
-        Ok(None)
-    }
-
     /// Whether the plan enables the knob's controller for this group.
-    fn enables(&self, place: &CgroupRef, knob: KnobId) -> bool {
+    pub fn enables(&self, place: &CgroupRef, knob: KnobId) -> bool {
         place.path.parent().is_some_and(|path| {
             let above = CgroupRef { hierarchy: place.hierarchy, path };
             self.enabling.contains(&(above, knob.row().controller))
         })
     }
 
-    /// Returns records of the v2 controllers in parent groups that this knob needs and that another instance of
-    /// commensal has enabled. The instance that is restored last disables these controllers.
-    fn enabled_by_others(&mut self, place: &CgroupRef, knob: KnobId, journal: &Journal) -> Vec<Record> {
-        let mut records = Vec::new();
-        for path in place.path.ancestors() {
-            let above = CgroupRef { hierarchy: place.hierarchy, path };
-            let Ok(dir) = self.dir(&above) else { continue };
-            let controller = knob.row().controller.v2_name().to_owned();
-            let record = Record::Enabling { group: self.target(&above, dir), controller };
-            let mark = marks::of(self.host, dir, &record).ok().flatten();
-            let by_other = mark.is_some_and(|mark| Path::new(&mark.owner) != journal.state_dir());
-            records.extend(Some(record).filter(|record| by_other && !journal.has(record)));
-        }
-        records
-    }
-
     fn run(&mut self, steps: &[Step], structure: usize, journal: &mut Journal) -> Result<(), Stop> {
         let mut created = Vec::new();
         for (index, step) in steps[..structure].iter().enumerate() {
-            self.step(step, journal).map_err(|refusal| {
+            self.carry_out(step, journal).map_err(|refusal| {
                 let reached = matches!(refusal, Refusal::ReadBack { .. } | Refusal::Unread { .. });
                 self.reached = reached.then_some(index);
                 (index, refusal)
             })?;
             self.outcome.done += 1;
             if let (Action::Create, Some(dir)) = (&step.action, self.dirs.get(&step.place).copied()) {
-                created.push(Record::Created(self.target(&step.place, dir)));
+                created.push(Record::Created(Created(self.target(&step.place, dir))));
             }
         }
         journal.append(self.host, &created).map_err(|error| (structure, Refusal::Journal(error)))?;
@@ -452,7 +341,7 @@ impl<'a> Work<'a> {
                 self.announce(steps, journal).map_err(|refusal| (index, refusal))?;
             }
             let ordered = matches!(step.action, Action::Order { .. });
-            self.step(step, journal).map_err(|refusal| {
+            self.carry_out(step, journal).map_err(|refusal| {
                 let reached = match &refusal {
                     Refusal::ReadBack { .. } | Refusal::Unread { .. } => true,
                     // Orders without a timely response may still be carried out later, so they are undone as well; the
@@ -470,211 +359,39 @@ impl<'a> Work<'a> {
 
     /// Returns the groups in the journal that no longer exist. Nothing can be restored in them.
     fn dead(&mut self, journal: &Journal) -> BTreeSet<Target> {
-        let hierarchy = |mount: &str| self.actual.hierarchies.iter().position(|one| one.mount == mount);
         let unseen = |target: &&Target| {
-            hierarchy(&target.mount).is_some_and(|hierarchy| {
-                let place = CgroupRef { hierarchy, path: CgroupPath::new(&target.path) };
-                self.actual.cgroups.get(&place).is_none_or(|found| found.inode != target.inode)
-            })
+            self.actual.hierarchies.iter().any(|one| one.mount == target.mount)
+                && target.find(self.actual).is_none()
         };
-        let mut dead: BTreeSet<Target> = journal.groups().filter(unseen).cloned().collect();
-        dead.retain(|target| match self.host.open(&below(Path::new(&target.mount), &target.path)) {
-            Ok(dir) => {
+        let mut dead: BTreeSet<Target> = journal.groups_of_values().filter(unseen).cloned().collect();
+        dead.retain(|target| match hand::open(self.host, target) {
+            Ok(Some(dir)) => {
                 self.host.close(dir);
-                dir.inode != target.inode
+                false
             }
-            Err(error) => is_gone(&error),
+            opened => opened.is_ok(),
         });
         dead
     }
 
     /// Drops journal records whose value is restored or whose cgroup no longer exists.
     fn settle(&mut self, steps: &[Step], journal: &mut Journal) {
-        // Only the last write of each knob counts: a CPU set may temporarily be wider.
-        let mut last = BTreeMap::new();
-        let mut gone = BTreeSet::new();
-        let mut switches = BTreeMap::new();
-        let mut taken = BTreeSet::new();
-        let mut disabled = BTreeSet::new();
-        let mut orders = None;
-        for step in steps {
-            match &step.action {
-                Action::Switch { switch, to, .. } => {
-                    switches.insert(switch.to_string(), to.to_string());
-                }
-                Action::Disable(controller) => {
-                    if let Some(dir) = self.dirs.get(&step.place) {
-                        disabled.insert((self.target(&step.place, *dir), controller.v2_name().to_owned()));
-                    }
-                }
-                Action::Order { to, .. } => orders = Some(to),
-                Action::Cookie { give: false } => {
-                    taken.extend(self.dirs.get(&step.place).map(|dir| self.target(&step.place, *dir)));
-                }
-                Action::Write { .. } | Action::Irreversible { .. } | Action::Recreate { .. } => {
-                    let (knob, device, to) = match &step.action {
-                        Action::Write { knob, device, to, .. } => (knob, device, to),
-                        Action::Irreversible { knob, to, .. } | Action::Recreate { knob, to, .. } => {
-                            (knob, &None, to)
-                        }
-                        _ => continue,
-                    };
-                    let (Some(dir), Ok(file)) = (self.dirs.get(&step.place), self.file(&step.place, *knob))
-                    else {
-                        continue;
-                    };
-                    let device_name = device.map(|device| device.to_string());
-                    let key = (self.target(&step.place, *dir), knob.to_string(), device_name);
-                    last.insert(key, file.encode(to, *device).unwrap_or_default());
-                }
-                Action::Remove => {
-                    gone.insert((self.mount(&step.place), step.place.path.as_str().to_owned()));
-                }
-                _ => {}
+        let mut settled = Settled { dead: self.dead(journal), ..Settled::default() };
+        // A step settles the record that its inverse would need. The last step of each subject comes first, and only it
+        // counts: a CPU set may temporarily be wider.
+        for inverse in undo(steps) {
+            if let Action::Order { from, .. } = &inverse.action {
+                // An order that has only changed is still there.
+                settled.orders.get_or_insert_with(|| from.clone());
+                continue;
+            }
+            for record in self.traces(&inverse) {
+                settled.over.entry(record.subject()).or_insert(record);
             }
         }
-        let dead = self.dead(journal);
         // If this fails, the steps still count as done; the next apply finds the values in place and tries again.
-        let _ = journal.forget(self.host, |_, record| match record {
-            Record::Original { group, knob, device, value, .. } => {
-                dead.contains(group)
-                    || last.get(&(group.clone(), knob.clone(), device.clone())) == Some(value)
-            }
-            Record::Safe { group, .. } => dead.contains(group),
-            Record::Switching { switch, value } => switches.get(switch) == Some(value),
-            Record::Cookied(target) => taken.contains(target),
-            Record::Ordering { owner, .. } => orders.is_some_and(|to| {
-                to.owner == *owner && record.ordered().is_none_or(|cgroup| !to.groups.contains_key(&cgroup))
-            }),
-            Record::Enabling { group, controller } => disabled.contains(&(group.clone(), controller.clone())),
-            Record::Created(Target { mount, path, .. }) | Record::Creating { mount, path } => {
-                gone.contains(&(mount.clone(), path.clone()))
-            }
-            _ => false,
-        });
-    }
-
-    fn step(&mut self, step: &Step, journal: &mut Journal) -> Result<(), Refusal> {
-        match &step.action {
-            Action::Create => self.create(&step.place, journal),
-            Action::Remove => self.remove(&step.place),
-            Action::Enable(controller) => self.subtree(&step.place, '+', *controller),
-            Action::Disable(controller) => self.subtree(&step.place, '-', *controller),
-            Action::Write { knob: KnobId::CgroupFreeze, to: to @ Value::Number(1), .. } => {
-                self.stop(&step.place, to, journal)
-            }
-            Action::Write { knob, device, to, .. } => self.write(&step.place, *knob, *device, to),
-            Action::Irreversible { knob, to, .. } => self.set_level(&step.place, *knob, to, journal),
-            Action::Recreate { knob, to, .. } => self.recreate(&step.place, *knob, to, journal),
-            Action::Switch { switch, to, .. } => self.switch(*switch, *to),
-            Action::Order { to, .. } => self.order(to),
-            Action::Move(movement) => self.move_process(movement),
-            Action::Cookie { give } => {
-                let dir = self.dir(&step.place)?;
-                let done = if *give { cookies::give(self.host, dir) } else { cookies::take(self.host, dir) };
-                done.map_err(|error| host_error(error, None))
-            }
-        }
-    }
-
-    fn create(&mut self, place: &CgroupRef, journal: &Journal) -> Result<(), Refusal> {
-        let (parent, mount) = (self.parent(place)?, self.mount(place));
-        let made = journal.make(self.host, parent, (&mount, place.path.as_str()));
-        self.dirs.insert(place.clone(), made.map_err(|error| host_error(error, None))?);
-        Ok(())
-    }
-
-    fn remove(&mut self, place: &CgroupRef) -> Result<(), Refusal> {
-        let inode = self.dir(place)?.inode;
-        let parent = self.parent(place)?;
-        self.host.rmdir(parent, place.path.name(), inode).map_err(|error| host_error(error, None))?;
-        if let Some(dir) = self.dirs.remove(place) {
-            self.host.close(dir);
-        }
-        Ok(())
-    }
-
-    fn subtree(&mut self, place: &CgroupRef, sign: char, controller: Controller) -> Result<(), Refusal> {
-        let dir = self.dir(place)?;
-        const FILE: &str = "cgroup.subtree_control";
-        let value = format!("{sign}{controller}");
-        let written = self.host.write(dir, FILE, &value);
-        let read = self.host.read(dir, FILE);
-        let names = |read: &str| read.split_whitespace().any(|name| name == controller.v2_name());
-        let done = read.as_ref().is_ok_and(|read| names(read) == (sign == '+'));
-        // The value may be in force although the kernel returned an error.
-        written.or_else(|error| if done { Ok(()) } else { Err(error) }).map_err(|error| {
-            match (sign, error.errno) {
-                ('+', Errno::EBUSY) => {
-                    Refusal::Internal { place: self.actual.show(place), controller, error }
-                }
-                _ => host_error(error, None),
-            }
-        })?;
-        let place = self.actual.show(place);
-        let read = match read {
-            Ok(read) => read,
-            Err(error) => return Err(Refusal::Unread { place, file: FILE, because: error.to_string() }),
-        };
-        match done {
-            true => Ok(()),
-            false => Err(Refusal::ReadBack { place, file: FILE, want: value, read: read.trim().to_owned() }),
-        }
-    }
-
-    fn switch(&mut self, switch: Switch, to: i64) -> Result<(), Refusal> {
-        let path = Path::new(switch.path());
-        let failed = |error| host_error(error, Some(switch.knob()));
-        let written = self.host.write_setting(path, &to.to_string());
-        let read = self.host.read_file(path).map_err(failed)?;
-        if read.trim() != to.to_string() {
-            written.map_err(failed)?;
-            let (place, read) = (switch.to_string(), read.trim().to_owned());
-            return Err(Refusal::ReadBack { place, file: "", want: to.to_string(), read });
-        }
-        Ok(())
-    }
-
-    /// Puts one value into a group.
-    fn write(
-        &mut self,
-        place: &CgroupRef,
-        knob: KnobId,
-        device: Option<Device>,
-        to: &Value,
-    ) -> Result<(), Refusal> {
-        let dir = self.dir(place)?;
-        let slot = Slot { knob, file: self.file(place, knob)?, device };
-        let (put, place) = (hand::put(self.host, dir, &slot, to), self.actual.show(place));
-        let (file, want) = (slot.file.name, to.to_string());
-        let read = match put {
-            Put::Held(read) | Put::Written(read) => read.to_string(),
-            Put::NotTaken(read) => {
-                return Err(Refusal::ReadBack { place, file, want, read: read.to_string() });
-            }
-            Put::Unread(because) => return Err(Refusal::Unread { place, file, because }),
-            Put::Gone(error) | Put::Refused(error) => return Err(host_error(error, Some(knob))),
-            Put::Unwritable(why) => return Err(Refusal::Plan(why)),
-        };
-        self.outcome.applied.push(Applied { place, file, want, read });
-        Ok(())
-    }
-
-    /// Returns the text to write later to restore the knob's current value. `is_fresh`: the plan enables the knob's
-    /// controller for this group, so the file may not exist yet, and gets the kernel's default when it appears.
-    fn original(
-        &mut self,
-        dir: Dir,
-        (knob, file): (KnobId, &File),
-        device: Option<Device>,
-        is_fresh: bool,
-    ) -> Result<String, Refusal> {
-        let text = match original_text(self.host, dir, (knob, file)) {
-            Err(error) if error.errno == Errno::ENOENT && is_fresh => file.default.to_owned(),
-            read => read.map_err(|error| host_error(error, Some(knob)))?,
-        };
-        let value = file.parse(&text, device).map_err(|error| Refusal::Plan(error.to_string()))?;
-        file.encode(&value, device).map_err(|error| Refusal::Plan(error.to_string()))
+        let _ = journal
+            .forget(self.host, |_, record| settled.is_over(record) || record.kind().is_settled(&settled));
     }
 
     fn finish(self) -> Outcome {
@@ -684,7 +401,7 @@ impl<'a> Work<'a> {
         self.outcome
     }
 
-    fn mount(&self, place: &CgroupRef) -> String {
+    pub fn mount(&self, place: &CgroupRef) -> String {
         self.actual
             .hierarchies
             .get(place.hierarchy)
@@ -692,17 +409,17 @@ impl<'a> Work<'a> {
             .unwrap_or_default()
     }
 
-    fn target(&self, place: &CgroupRef, dir: Dir) -> Target {
+    pub fn target(&self, place: &CgroupRef, dir: Dir) -> Target {
         Target { mount: self.mount(place), path: place.path.as_str().to_owned(), inode: dir.inode }
     }
 
-    fn file(&self, place: &CgroupRef, knob: KnobId) -> Result<&'static File, Refusal> {
+    pub fn file(&self, place: &CgroupRef, knob: KnobId) -> Result<&'static File, Refusal> {
         let version = self.actual.hierarchies.get(place.hierarchy).map(|hierarchy| hierarchy.version);
         let file = version.and_then(|version| knob.row().file(version));
         file.ok_or_else(|| Refusal::Plan(format!("{knob} has no file in this hierarchy")))
     }
 
-    fn parent(&mut self, place: &CgroupRef) -> Result<Dir, Refusal> {
+    pub fn parent(&mut self, place: &CgroupRef) -> Result<Dir, Refusal> {
         let path = place
             .path
             .parent()
@@ -711,7 +428,7 @@ impl<'a> Work<'a> {
     }
 
     /// Returns the open group. It is opened once, and only if it is the group in the plan.
-    fn dir(&mut self, place: &CgroupRef) -> Result<Dir, Refusal> {
+    pub fn dir(&mut self, place: &CgroupRef) -> Result<Dir, Refusal> {
         if let Some(dir) = self.dirs.get(place) {
             return Ok(*dir);
         }

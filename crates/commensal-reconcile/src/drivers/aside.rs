@@ -3,7 +3,7 @@
 //! Constraint"), but a process that was started in a delegated group is itself in that group. So this process, and no
 //! other, moves into a child group before controllers are enabled.
 
-use crate::journal::{Journal, JournalError, Record, Target};
+use crate::journal::{Created, Creating, Journal, JournalError, Record, Target};
 use commensal_core::actual::{ActualState, CgroupPath, CgroupRef};
 use commensal_core::errno::Errno;
 use commensal_core::plan::{Action, Step};
@@ -104,13 +104,14 @@ fn leave(
         return Ok(false);
     }
     let target = format!("{path}/{name}");
-    journal.append(host, &[Record::Creating { mount: mount.to_owned(), path: target.clone() }])?;
+    journal.append(host, &[Record::Creating(Creating { mount: mount.to_owned(), path: target.clone() })])?;
     let group = match journal.make(host, base, (mount, &target)) {
         // An earlier command in the same unit may have created it.
         Err(error) if error.errno == Errno::EEXIST => host.open_child(base, name)?,
         made => made?,
     };
-    let created = Record::Created(Target { mount: mount.to_owned(), path: target, inode: group.inode });
+    let created =
+        Record::Created(Created(Target { mount: mount.to_owned(), path: target, inode: group.inode }));
     let known = journal.has(&created);
     let moved = host.write(group, "cgroup.procs", &own.to_string());
     host.close(group);

@@ -1,7 +1,7 @@
 //! Freezes and thaws groups outside of plans, with a journal record. The scheduler's guard uses this to freeze starving
 //! groups.
 
-use crate::journal::{Journal, JournalError, Record, Target};
+use crate::journal::{Journal, JournalError, Original, Record, Target};
 use commensal_core::errno::Errno;
 use commensal_host::{Host, HostError};
 use std::path::Path;
@@ -36,13 +36,13 @@ pub fn freeze(host: &mut dyn Host, path: &str, journal: &mut Journal) -> Result<
     };
     let done = match host.read(group, FILE) {
         Ok(state) if state.trim() == "0" => {
-            let record = Record::Original {
+            let record = Record::Original(Original {
                 group: Target { mount: path.to_owned(), path: "/".to_owned(), inode: group.inode },
                 knob: FILE.to_owned(),
                 file: FILE.to_owned(),
                 device: None,
                 value: "0".to_owned(),
-            };
+            });
             let kept = if journal.has(&record) { Ok(()) } else { journal.append(host, &[record]) };
             match kept {
                 Ok(()) => host.write(group, FILE, "1").map(|()| true).map_err(FreezeError::from),

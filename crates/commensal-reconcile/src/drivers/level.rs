@@ -12,7 +12,7 @@
 //! release notes): such threads are not `SCHED_IDLE` afterwards, and this module does not change them.
 
 use crate::hand::is_gone;
-use crate::journal::{Record, Target};
+use crate::journal::{Member, Record, Target};
 use commensal_core::actual::Hierarchy;
 use commensal_core::errno::Errno;
 use commensal_core::process::{SCHED_IDLE, SCHED_NORMAL, Scheduling, Stat};
@@ -60,8 +60,8 @@ pub(crate) fn of(host: &mut dyn Host, group: Dir) -> Option<i64> {
 pub(crate) fn kept<'r>(records: impl IntoIterator<Item = &'r Record>) -> Kept {
     let mut kept = Kept::new();
     for record in records {
-        if let Record::Member { tid, start_ticks, scheduling, .. } = record {
-            kept.entry((*tid, *start_ticks)).or_insert(*scheduling);
+        if let Record::Member(member) = record {
+            kept.entry(member.thread()).or_insert(member.scheduling);
         }
     }
     kept
@@ -137,7 +137,7 @@ pub(crate) fn records(
             continue;
         }
         kept.insert((tid, start_ticks), scheduling);
-        records.push(Record::Member { group: group.clone(), tid, start_ticks, scheduling });
+        records.push(Record::Member(Member { group: group.clone(), tid, start_ticks, scheduling }));
     }
     Ok((records, left_out))
 }
@@ -214,14 +214,13 @@ pub(crate) enum Given {
 pub(crate) fn put_back(
     host: &mut dyn Host,
     hierarchies: &[Hierarchy],
-    mount: &str,
-    (tid, started): Thread,
-    own: &Scheduling,
+    member: &Member,
 ) -> Result<Given, HostError> {
+    let ((tid, started), own) = (member.thread(), &member.scheduling);
     let Some((_, now)) = look(host, tid)?.filter(|(start_ticks, _)| *start_ticks == started) else {
         return Ok(Given::Settled);
     };
-    let level = of_thread(host, hierarchies, mount, tid)?.unwrap_or(0);
+    let level = of_thread(host, hierarchies, &member.group.mount, tid)?.unwrap_or(0);
     if level < 0 {
         return Ok(Given::Below);
     }

@@ -16,7 +16,7 @@ use crate::drivers::members;
 use crate::drivers::processes::write_pid;
 use crate::drivers::recreate::copy;
 use crate::hand::is_gone;
-use crate::journal::{Journal, JournalError, LIFTED, Record, Target};
+use crate::journal::{Journal, JournalError, LIFTED, Lifting, Record, Target};
 use commensal_core::actual::{CgroupPath, Hierarchy};
 use commensal_core::errno::Errno;
 use commensal_core::knob::KnobId;
@@ -64,13 +64,15 @@ impl LiftedGroup {
     /// The group of a record; `None` for other records.
     pub(crate) fn of(record: &Record) -> Option<LiftedGroup> {
         match record {
-            Record::Lifting { group, to } => Some(LiftedGroup { group: group.clone(), to: to.clone() }),
+            Record::Lifting(Lifting { group, to }) => {
+                Some(LiftedGroup { group: group.clone(), to: to.clone() })
+            }
             _ => None,
         }
     }
 
     fn record(&self) -> Record {
-        Record::Lifting { group: self.group.clone(), to: self.to.clone() }
+        Record::Lifting(Lifting { group: self.group.clone(), to: self.to.clone() })
     }
 
     /// Path of the group that the members belong to.

@@ -1,6 +1,6 @@
 //! Identifies running processes, moves their threads, and finds the cgroups that moved processes came from.
 
-use crate::journal::{Record, Target};
+use crate::journal::{Moving, Record, Target};
 use commensal_core::actual::{CgroupPath, Hierarchy};
 use commensal_core::errno::Errno;
 use commensal_core::knob::Version;
@@ -84,7 +84,9 @@ struct Origin {
 impl Origins {
     /// Adds the process of a record, if the record is about a move.
     pub(crate) fn add(&mut self, record: &Record) {
-        let (Record::Moving { pgrp, from, .. }, Some(process)) = (record, record.process()) else { return };
+        let (Record::Moving(Moving { pgrp, from, .. }), Some(process)) = (record, record.process()) else {
+            return;
+        };
         let origin = self.0.entry(process).or_default();
         origin.pgrp = *pgrp;
         for target in from {

@@ -1,73 +1,28 @@
 //! Checks whether commensal can have written a record on this machine. A right checksum does not prove that, because
-//! any program can compute it, and a commensal process of root would write the values of a forged record.
+//! any program can compute it, and a commensal process of root would write the values of a forged record. Each kind of
+//! record checks its own (`steps`).
 
-use super::{Record, Target};
-use commensal_core::cpuset::CpuSet;
-use commensal_core::knob::{Controller, File, Form, KnobId, KnobStatus, Version};
-use commensal_core::process::{SCHED_EXT, SCHED_NORMAL, SCHED_PLAIN};
-use commensal_core::topology::Device;
-use commensal_core::vendor::Switch;
+use super::Target;
+use commensal_core::knob::Version;
 use std::collections::BTreeMap;
 
 /// Mounted cgroup hierarchies, by mount point; see [`commensal_sensors::mounts::kinds`].
-type Mounts = BTreeMap<String, Option<Version>>;
+pub(crate) type Mounts = BTreeMap<String, Option<Version>>;
 
-/// Returns why commensal cannot have written this record; `None` if it can have. The caller checks separately whether
-/// the cgroup or process is still the same, by inode or start time.
-pub(super) fn objection(record: &Record, mounts: &Mounts) -> Option<String> {
-    let targets = |groups: &[Target]| groups.iter().find_map(place);
-    match record {
-        Record::Owner(_) | Record::Scheduling | Record::Moved { .. } => None,
-        Record::Creating { mount, path } => made(mount, path),
-        Record::Created(group) => made(&group.mount, &group.path),
-        Record::Ordering { mount, path, .. } => cgroup(mount, path),
-        Record::Cookied(group) | Record::Recreating(group) => place(group),
-        Record::Enabling { group, controller } => place(group).or_else(|| {
-            let known = Controller::from_name(controller, Version::V2).is_some();
-            (!known).then(|| format!("commensal never enables a controller {controller:?}"))
-        }),
-        Record::Switching { switch, value } => match Switch::from_name(switch) {
-            None => Some(format!("commensal never changes a switch {switch:?}")),
-            Some(_) if !["0", "1"].contains(&value.trim()) => Some(format!("{switch} cannot be {value:?}")),
-            Some(_) => None,
-        },
-        Record::Affinity { cpus, .. } => {
-            let fits = cpus.parse::<CpuSet>().is_ok_and(|cpus| !cpus.is_empty());
-            (!fits).then(|| format!("{cpus:?} is not a list of CPUs"))
-        }
-        Record::Policy { policy, .. } => {
-            let fits = [SCHED_NORMAL, SCHED_EXT].contains(policy) || SCHED_PLAIN.contains(policy);
-            (!fits).then(|| format!("commensal never replaces scheduling policy {policy} of a thread"))
-        }
-        Record::Lifting { group, to } => place(group)
-            .or_else(|| cgroup(&group.mount, to))
-            .or_else(|| (!group.lifts_to(to)).then(|| format!("{to:?} is not a group for lifted members"))),
-        Record::Member { group, scheduling, .. } => place(group)
-            .or_else(|| (!scheduling.is_possible()).then(|| format!("no thread has {scheduling}"))),
-        Record::Moving { from, to, .. } => targets(from).or_else(|| targets(to)),
-        Record::Original { group, knob, file, device, value }
-        | Record::Safe { group, knob, file, device, value, .. } => place(group)
-            .or_else(|| original(version(&group.mount, mounts), (knob, file), device.as_deref(), value)),
-    }
-}
-
-fn version(mount: &str, mounts: &Mounts) -> Option<Version> {
-    mounts.get(mount).copied().flatten()
-}
-
-fn place(group: &Target) -> Option<String> {
+/// Returns why this cannot be a group in a record.
+pub(crate) fn place(group: &Target) -> Option<String> {
     cgroup(&group.mount, &group.path)
 }
 
 /// Checks a group created by commensal, which is never a root cgroup.
-fn made(mount: &str, path: &str) -> Option<String> {
+pub(crate) fn made(mount: &str, path: &str) -> Option<String> {
     if path == "/" {
         return Some("commensal never creates a root cgroup".to_owned());
     }
     cgroup(mount, path)
 }
 
-fn cgroup(mount: &str, path: &str) -> Option<String> {
+pub(crate) fn cgroup(mount: &str, path: &str) -> Option<String> {
     let is_plain = |path: &str| {
         path == "/"
             || path.strip_prefix('/').is_some_and(|below| {
@@ -81,43 +36,10 @@ fn cgroup(mount: &str, path: &str) -> Option<String> {
     (!is_plain(path)).then(|| format!("{path:?} is not the path of a cgroup"))
 }
 
-/// Checks an original or safe value: the file must belong to the knob, and the value must be a text that commensal
-/// writes to restore it (see `Work::original`).
-fn original(
-    version: Option<Version>,
-    (knob, file): (&str, &str),
-    device: Option<&str>,
-    value: &str,
-) -> Option<String> {
-    let row = KnobId::from_name(knob).map(KnobId::row).filter(|row| row.status == KnobStatus::Driven);
-    let Some(row) = row else { return Some(format!("commensal never writes a setting {knob:?}")) };
-    let versions = [Version::V1, Version::V2].into_iter();
-    let mut files = versions.filter(|one| version.is_none_or(|here| here == *one));
-    let Some(of_row) = files.find_map(|one| row.file(one).filter(|of_row| of_row.name == file)) else {
-        return Some(format!("{file:?} is not the file of {knob}"));
-    };
-    let parsed = device.map(str::parse::<Device>).transpose();
-    match parsed {
-        Ok(device) if device.is_some() == of_row.per_device() => {
-            (!is_written(of_row, device, value)).then(|| format!("{file} cannot have been {value:?}"))
-        }
-        _ => Some(format!("{device:?} is not a device of {file}")),
-    }
-}
-
-fn is_written(file: &File, device: Option<Device>, value: &str) -> bool {
-    if let Form::Word(words) = file.form
-        && !words.contains(&value)
-    {
-        return false;
-    }
-    let parsed = file.parse(value, device);
-    parsed.and_then(|parsed| file.encode(&parsed, device)).is_ok_and(|text| text == value)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::journal::Record;
 
     #[test]
     fn what_was_never_written_here() {
@@ -130,7 +52,7 @@ mod tests {
         .into();
         let check = |record: &str, want: &str| {
             let record: Record = serde_json::from_str(record).unwrap();
-            let said = objection(&record, &mounts).unwrap_or_else(|| "fits".to_owned());
+            let said = record.kind().objection(&mounts).unwrap_or_else(|| "fits".to_owned());
             assert!(said.contains(want), "{record:?}: {said}");
         };
         let group = |mount: &str, path: &str| format!(r#"{{"mount":"{mount}","path":"{path}","inode":7}}"#);

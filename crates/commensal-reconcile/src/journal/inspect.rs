@@ -1,11 +1,9 @@
 //! Inspects journals without locking or writing anything.
 
-use super::{Owner, Record, Target, fits, load, parse_line, path};
-use commensal_core::text::{self, visible};
-use commensal_host::{Host, below};
+use super::{Owner, Record, load, parse_line, path};
+use commensal_host::Host;
 use commensal_sensors::{machine, mounts};
 use serde::Serialize;
-use std::fmt::Write;
 use std::path::Path;
 
 /// Maximum number of damaged lines that are listed individually.
@@ -94,7 +92,7 @@ pub fn inspect(
         }
         let fits = |record: Record| match found.boot {
             Boot::Another => Ok(record),
-            Boot::Present | Boot::Unknown => fits::objection(&record, &mounts).map_or(Ok(record), Err),
+            Boot::Present | Boot::Unknown => record.kind().objection(&mounts).map_or(Ok(record), Err),
         };
         match record.and_then(fits) {
             Ok(record) => {
@@ -114,75 +112,9 @@ pub fn inspect(
     found
 }
 
-impl Record {
-    /// Describes the record in a sentence for people. Names that other users can choose are escaped.
-    #[must_use]
-    pub fn in_words(&self) -> String {
-        let at = |mount: &str, path: &str| text::path(&below(Path::new(mount), path));
-        match self {
-            Record::Owner(owner) => format!(
-                "written by {}, process {}, in boot {}",
-                visible(&owner.kind),
-                owner.pid,
-                visible(&owner.boot_id)
-            ),
-            Record::Creating { mount, path } => format!("{} is about to be created", at(mount, path)),
-            Record::Created(group) => format!("{} was created", at(&group.mount, &group.path)),
-            Record::Enabling { group, controller } => {
-                format!("{} was enabled in {}", visible(controller), at(&group.mount, &group.path))
-            }
-            Record::Switching { switch, value } => {
-                format!("{} was {}", visible(switch), visible(value.trim()))
-            }
-            Record::Cookied(group) => {
-                format!("threads of {} got a core-scheduling cookie", at(&group.mount, &group.path))
-            }
-            Record::Ordering { owner, mount, path } => {
-                format!("the scheduler got an order for {} from {}", at(mount, path), visible(owner))
-            }
-            Record::Affinity { tid, cpus, .. } => format!("thread {tid} could use CPUs {}", visible(cpus)),
-            Record::Scheduling => "threads became SCHED_EXT".to_owned(),
-            Record::Policy { tid, policy, .. } => format!("thread {tid} had scheduling policy {policy}"),
-            Record::Lifting { group, to } => {
-                format!("members of {} may be in {}", at(&group.mount, &group.path), at(&group.mount, to))
-            }
-            Record::Member { group, tid, scheduling, .. } => {
-                format!("thread {tid} of {} had {scheduling}", at(&group.mount, &group.path))
-            }
-            Record::Recreating(group) => {
-                format!("{} is about to be replaced by a fresh group", at(&group.mount, &group.path))
-            }
-            Record::Moving { pid, by, from, to, .. } => {
-                let mut text = format!("process {pid} was selected by {}", visible(by));
-                for (word, groups) in [("from", from), ("to", to)] {
-                    let groups: Vec<String> =
-                        groups.iter().map(|group| at(&group.mount, &group.path)).collect();
-                    let _ = write!(text, " {word} {}", groups.join(", "));
-                }
-                text
-            }
-            Record::Moved { pid, .. } => format!("process {pid} was moved"),
-            Record::Original { group, file, device, value, .. } => {
-                setting((group, file, device.as_deref()), "was", value)
-            }
-            Record::Safe { group, file, device, value, .. } => {
-                setting((group, file, device.as_deref()), "without an agent must be", value)
-            }
-        }
-    }
-}
-
-/// Describes one setting, such as `/sys/fs/cgroup/cpu/a/cpu.shares was 1024`.
-fn setting((group, file, device): (&Target, &str, Option<&str>), verb: &str, value: &str) -> String {
-    let group = text::path(&below(Path::new(&group.mount), &group.path));
-    let device = device.iter().map(|device| format!(" for {}", visible(device))).collect::<String>();
-    let value = if value.trim().is_empty() { "empty".to_owned() } else { visible(value.trim()).into_owned() };
-    format!("{group}/{}{device} {verb} {value}", visible(file))
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::line;
+    use super::super::{Created, Original, Switching, Target, line};
     use super::*;
     use commensal_host::fake::FakeHost;
 
@@ -190,15 +122,18 @@ mod tests {
     #[test]
     fn a_record_in_words_is_escaped() {
         let group = Target { mount: "/sys/fs/cgroup".into(), path: "/a\u{1b}[2J\u{202e}\n".into(), inode: 1 };
-        let record = Record::Original {
+        let record = Record::Original(Original {
             group: group.clone(),
             knob: "cpuset.cpus".into(),
             file: "cpuset.cpus".into(),
             device: None,
             value: "\n".into(),
-        };
+        });
         assert_eq!(record.in_words(), "/sys/fs/cgroup/a\\u{1b}[2J\\u{202e}\\n/cpuset.cpus was empty");
-        assert_eq!(Record::Created(group).in_words(), "/sys/fs/cgroup/a\\u{1b}[2J\\u{202e}\\n was created");
+        assert_eq!(
+            Record::Created(Created(group)).in_words(),
+            "/sys/fs/cgroup/a\\u{1b}[2J\\u{202e}\\n was created"
+        );
     }
 
     // promise 12
@@ -213,7 +148,7 @@ mod tests {
             let owner = Owner { kind: "machine".into(), pid: 1, start_ticks: 2, boot_id: boot_id.into() };
             line(&Record::Owner(owner))
         };
-        let forged = Record::Switching { switch: "kernel.sysrq".into(), value: "1".into() };
+        let forged = Record::Switching(Switching { switch: "kernel.sysrq".into(), value: "1".into() });
         let text = owner(&boot_id) + &line(&Record::Scheduling) + "no\n" + &line(&forged) + "torn";
         host.state_replace(&dir.join("machine.journal"), &text).unwrap();
         host.state_replace(&dir.join("run.journal"), &(owner("other") + &line(&forged))).unwrap();

@@ -2,7 +2,7 @@
 
 use super::target::open;
 use crate::agent_lock::lives;
-use crate::journal::{self, Record, Target};
+use crate::journal::{self, Original, Record};
 use crate::marks::{self, Mark};
 use commensal_host::Host;
 use std::collections::BTreeMap;
@@ -36,14 +36,9 @@ pub(super) fn orphans(host: &mut dyn Host, dir: &Path, marks: Vec<Mark>, of_all:
 }
 
 /// Returns the state directory of another instance of commensal whose mark contains this original, if there is one.
-pub(super) fn kept_by_another(
-    host: &mut dyn Host,
-    journal: &Path,
-    group: &Target,
-    record: &Record,
-) -> Option<String> {
-    let dir = open(host, &group.mount, &group.path, Some(group.inode)).ok()??;
-    let mark = marks::of(host, dir, record).ok().flatten();
+pub(crate) fn kept_by_another(host: &mut dyn Host, journal: &Path, original: &Original) -> Option<String> {
+    let dir = open(host, &original.group).ok()??;
+    let mark = marks::of(host, dir, &Record::Original(original.clone())).ok().flatten();
     host.close(dir);
     mark.map(|mark| mark.owner).filter(|owner| {
         let here = journal.parent() == Some(Path::new(owner));

@@ -1,9 +1,9 @@
 //! Restores the scheduling attributes of threads that the kernel changed because of their group's level
 //! (`cpu.qos_level`).
 
-use super::outcome::Left;
+use super::outcome::{Left, Undone};
 use crate::drivers::level::{self, Given};
-use crate::journal::{self, Contents, Record};
+use crate::journal::{self, Contents, Member, Record};
 use commensal_core::actual::Hierarchy;
 use commensal_host::{Host, HostError};
 use commensal_sensors::mounts;
@@ -23,18 +23,12 @@ pub(super) fn is_member(record: &Record) -> bool {
 }
 
 /// Restores the attributes of the thread in a record, unless the thread is in a group below level 0.
-pub(super) fn give(
-    host: &mut dyn Host,
-    hierarchies: &[Hierarchy],
-    record: &Record,
-) -> Result<Option<String>, Left> {
-    let Record::Member { group, tid, start_ticks, scheduling } = record else { return Ok(None) };
-    match level::put_back(host, hierarchies, &group.mount, (*tid, *start_ticks), scheduling) {
-        Ok(Given::Back(line)) => Ok(Some(line)),
-        Ok(Given::Settled) => Ok(None),
+pub(crate) fn give(host: &mut dyn Host, hierarchies: &[Hierarchy], member: &Member) -> Undone {
+    match level::put_back(host, hierarchies, member)? {
+        Given::Back(line) => Ok(Some(line)),
+        Given::Settled => Ok(None),
         // The record of the group gives the reason why the thread is still in the group.
-        Ok(Given::Below) => Err(Left::Waits),
-        Err(error) => Err(Left::Failed(error)),
+        Given::Below => Err(Left::Waits),
     }
 }
 
@@ -46,8 +40,10 @@ pub(super) fn give_first(
     contents: &Contents,
     done: &mut Vec<String>,
 ) {
-    for record in contents.records.iter().filter(|record| is_member(record)) {
-        if let Ok(Some(line)) = give(host, hierarchies, record) {
+    for record in &contents.records {
+        if let Record::Member(member) = record
+            && let Ok(Some(line)) = give(host, hierarchies, member)
+        {
             done.push(line);
         }
     }
@@ -60,8 +56,9 @@ pub(super) fn finish(host: &mut dyn Host, path: &Path, contents: &Contents) -> R
     let hierarchies = hierarchies(host, contents);
     let (mut over, mut refused) = (BTreeSet::new(), Ok(()));
     let in_part = contents.records.iter().any(|record| matches!(record, Record::Recreating(_)));
-    for (index, record) in contents.records.iter().enumerate().filter(|(_, record)| is_member(record)) {
-        match give(host, &hierarchies, record) {
+    for (index, record) in contents.records.iter().enumerate() {
+        let Record::Member(member) = record else { continue };
+        match give(host, &hierarchies, member) {
             Ok(_) if !in_part => drop(over.insert(index)),
             Err(Left::Failed(error)) => refused = Err(error),
             Ok(_) | Err(Left::Busy(_) | Left::Denied(_) | Left::Waits) => {}

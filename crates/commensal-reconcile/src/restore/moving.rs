@@ -7,16 +7,17 @@
 
 use super::outcome::{Left, Restored};
 use super::proof;
+use super::undo::Undo;
 use crate::drivers::level::{self, Kept};
 use crate::drivers::members;
 use crate::drivers::processes::{Origins, alive, identity, write_pid};
 use crate::hand::is_gone;
-use crate::journal::{Contents, Record, Target};
+use crate::journal::{Created, Moving, Record, Target};
 use commensal_core::actual::{CgroupPath, Hierarchy};
 use commensal_core::errno::Errno;
 use commensal_core::member::ProcessId;
 use commensal_core::text;
-use commensal_host::{Dir, Host, HostError, below};
+use commensal_host::{Dir, Host, HostError};
 use commensal_sensors::mounts;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -29,18 +30,14 @@ const TRIES: u32 = 3;
 
 /// Moves processes back. Returns the indices in `contents` of the records that remain. Records of moves without a mark
 /// (the proof that commensal moved the process) remain as well, with a message in `denied`.
-pub(super) fn back(
-    host: &mut dyn Host,
-    contents: &Contents,
-    (owners, denied): (&BTreeSet<String>, &mut BTreeSet<String>),
-    result: &mut Restored,
-) -> BTreeSet<usize> {
+pub(super) fn back(host: &mut dyn Host, undo: &mut Undo<'_>) -> BTreeSet<usize> {
+    let (contents, result) = (&*undo.contents, &mut *undo.result);
     let mut origins = Origins::default();
     let mut groups: BTreeSet<&Target> = BTreeSet::new();
     let mut kept = BTreeSet::new();
     for (index, record) in contents.records.iter().enumerate() {
-        let Record::Moving { to, .. } = record else { continue };
-        match proof::of_move(host, owners, record) {
+        let Record::Moving(Moving { to, .. }) = record else { continue };
+        match proof::of_move(host, undo.owners, record) {
             Ok(true) => {}
             Ok(false) => continue,
             Err(left) => {
@@ -48,7 +45,7 @@ pub(super) fn back(
                 match left {
                     Left::Busy(line) => result.left.push(line),
                     Left::Failed(error) => result.failed.push(error.to_string()),
-                    Left::Denied(line) => drop(denied.insert(line)),
+                    Left::Denied(line) => drop(undo.denied.insert(line)),
                     Left::Waits => {}
                 }
                 continue;
@@ -59,7 +56,7 @@ pub(super) fn back(
     }
     // The kernel moves the tasks of a v1 cpuset whose last CPU goes offline to an ancestor.
     let created = contents.records.iter().filter_map(|record| match record {
-        Record::Created(target) => Some(target),
+        Record::Created(Created(target)) => Some(target),
         _ => None,
     });
     let above = |one: &&Target| {
@@ -72,7 +69,7 @@ pub(super) fn back(
     let mut failed = BTreeSet::new();
     let hierarchies = mounts::hierarchies(host).unwrap_or_default();
     for group in groups {
-        let Ok(dir) = host.open(&below(Path::new(&group.mount), &group.path)) else { continue };
+        let Ok(dir) = host.open(&group.place()) else { continue };
         if dir.inode == group.inode {
             let kept = level::kept(&contents.records);
             empty(host, (group, dir), (&origins, &kept, &hierarchies), result, &mut failed);
@@ -149,7 +146,7 @@ fn empty(
             break;
         }
     }
-    let shown = text::path(&below(Path::new(&group.mount), &group.path));
+    let shown = group.shown();
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for (to, _) in moved.into_values() {
         *counts.entry(to).or_default() += 1;
@@ -168,7 +165,7 @@ fn put(
     (group, target): (&Target, &Target),
     (hierarchies, low): (&[Hierarchy], Option<&Kept>),
 ) -> Result<bool, HostError> {
-    let dir = match host.open(&below(Path::new(&target.mount), &target.path)) {
+    let dir = match host.open(&target.place()) {
         Err(error) if is_gone(&error) => return Ok(false),
         opened => opened?,
     };

@@ -1,5 +1,6 @@
 //! The results of `restore`.
 
+use commensal_core::errno::Errno;
 use commensal_host::HostError;
 
 /// Results of a restore.
@@ -28,7 +29,7 @@ impl Restored {
 
 /// Why a record remains in the journal.
 #[derive(Debug)]
-pub(super) enum Left {
+pub(crate) enum Left {
     /// Another program or group depends on the changed object, or uses it.
     Busy(String),
     /// The record depends on another one that remains, whose message gives the reason.
@@ -37,4 +38,19 @@ pub(super) enum Left {
     Failed(HostError),
     /// The group has no mark: only the record says that commensal made the change.
     Denied(String),
+}
+
+impl From<HostError> for Left {
+    fn from(error: HostError) -> Left {
+        Left::Failed(error)
+    }
+}
+
+/// A description of what was undone, `None` if there was nothing to do, or why the record remains.
+pub(crate) type Undone = Result<Option<String>, Left>;
+
+/// Returns the error for a value that the kernel accepted although the file then reads another value.
+pub(crate) fn not_taken(object: String, value: &str) -> HostError {
+    // EBUSY, because another program probably keeps changing it.
+    HostError { operation: "keep", object, value: Some(value.trim().to_owned()), errno: Errno::EBUSY }
 }

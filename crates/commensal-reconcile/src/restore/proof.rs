@@ -12,7 +12,7 @@ use crate::agent_lock::lives;
 use crate::drivers::processes::is;
 use crate::drivers::{aside, members, recreate};
 use crate::hand::is_gone;
-use crate::journal::{Record, Target};
+use crate::journal::{Created, Moving, Original, Record, Target};
 use crate::marks::{self, Proof};
 use commensal_core::knob::KnobId;
 use commensal_core::text::{self, visible};
@@ -48,14 +48,14 @@ fn is_announced(host: &mut dyn Host, owners: &BTreeSet<String>, place: (&str, &s
 
 /// Checks that one of `owners` (state directories) created the open group. The proof is the group's mark or, if the
 /// process was killed before it marked the group, the announcement in the parent group.
-pub(super) fn of_creation(
+pub(crate) fn of_creation(
     host: &mut dyn Host,
     owners: &BTreeSet<String>,
     (mount, path): (&str, &str),
     dir: Dir,
 ) -> Result<(), Left> {
     let target = Target { mount: mount.to_owned(), path: path.to_owned(), inode: dir.inode };
-    match proof(host, owners, dir, &Record::Created(target))? {
+    match proof(host, owners, dir, &Record::Created(Created(target)))? {
         Proof::Ours | Proof::Unavailable => Ok(()),
         // In one systemd unit, processes of several instances step aside into the same group; the last one removes it.
         Proof::Of(owner) if path.ends_with(aside::ENDING) && !lives(host, &owner) => Ok(()),
@@ -67,7 +67,7 @@ pub(super) fn of_creation(
 
 /// Checks that commensal made the recorded change, in a group of another program that several instances of commensal
 /// may have changed. The last instance undoes the change. `what` is the beginning of the message.
-pub(super) fn of_change(
+pub(crate) fn of_change(
     host: &mut dyn Host,
     owners: &BTreeSet<String>,
     dir: Dir,
@@ -108,14 +108,14 @@ pub(super) fn of_recreation(
 
 fn of_level(host: &mut dyn Host, owners: &BTreeSet<String>, target: &Target, dir: Dir) -> Result<(), Left> {
     let knob = KnobId::CpuQosLevel;
-    let level = Record::Original {
+    let level = Record::Original(Original {
         group: target.clone(),
         knob: knob.to_string(),
         file: knob.row().v1.map(|file| file.name.to_owned()).unwrap_or_default(),
         device: None,
         value: String::new(),
-    };
-    let what = format!("{} cannot be replaced", shown(&target.mount, &target.path));
+    });
+    let what = format!("{} cannot be replaced", target.shown());
     match of_change(host, owners, dir, &level, &what) {
         Err(Left::Denied(line)) => {
             let made = of_creation(host, owners, (&target.mount, &target.path), dir);
@@ -128,14 +128,14 @@ fn of_level(host: &mut dyn Host, owners: &BTreeSet<String>, target: &Target, dir
 /// Checks that commensal moved the process in a record into its present groups. Returns whether the process must be
 /// moved back. If commensal was killed before the move, there is no mark, and the process is still in its old groups.
 pub(super) fn of_move(host: &mut dyn Host, owners: &BTreeSet<String>, record: &Record) -> Result<bool, Left> {
-    let (Record::Moving { pid, to, .. }, Some(process)) = (record, record.process()) else {
+    let (Record::Moving(Moving { pid, to, .. }), Some(process)) = (record, record.process()) else {
         return Ok(false);
     };
     let Some(first) = to.first() else { return Ok(false) };
-    let Some(dir) = open(host, &first.mount, &first.path, Some(first.inode))? else {
+    let Some(dir) = open(host, first)? else {
         // The mark no longer exists if its group was removed. The other groups show whether commensal created them.
         for other in to {
-            if let Some(dir) = open(host, &other.mount, &other.path, Some(other.inode))? {
+            if let Some(dir) = open(host, other)? {
                 let made = of_creation(host, owners, (&other.mount, &other.path), dir);
                 host.close(dir);
                 made?;
@@ -151,13 +151,12 @@ pub(super) fn of_move(host: &mut dyn Host, owners: &BTreeSet<String>, record: &R
         Proof::Missing => UNMARKED.to_owned(),
     };
     let is_alive = is(host, process);
-    let place = |one: &Target| shown(&one.mount, &one.path);
     for group in to {
-        let Some(dir) = open(host, &group.mount, &group.path, Some(group.inode))? else { continue };
+        let Some(dir) = open(host, group)? else { continue };
         let inside = members::pids(host, dir).unwrap_or_default();
         host.close(dir);
         if inside.contains(pid) || (!is_alive && !inside.is_empty()) {
-            return Err(Left::Denied(format!("the move of process {pid} to {} is {what}", place(group))));
+            return Err(Left::Denied(format!("the move of process {pid} to {} is {what}", group.shown())));
         }
     }
     Ok(false)

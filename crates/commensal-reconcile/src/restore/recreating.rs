@@ -4,11 +4,12 @@
 //! The journal gets a record before a group is replaced, and the new inodes right after. After a crash at any point,
 //! the next restore finds the old group, or the old and the fresh group, or the fresh group under the old name.
 
-use super::outcome::Left;
+use super::outcome::{Left, Undone};
 use super::proof;
+use super::undo::Undo;
 use crate::drivers::{level, recreate};
 use crate::hand;
-use crate::journal::{self, Contents, Record, Target};
+use crate::journal::{self, Contents, Creating, Original, Record, Recreating, Target};
 use commensal_core::knob::KnobId;
 use commensal_core::text;
 use commensal_host::{Host, HostError, below};
@@ -42,8 +43,8 @@ pub(super) fn finish(
     let mut unfinished = Unfinished::default();
     for record in &mut contents.records {
         let target = match record {
-            Record::Recreating(target) => Some(target.clone()),
-            Record::Original { group, knob, .. } if is_half_done(host, group, knob) => Some(group.clone()),
+            Record::Recreating(Recreating(target)) => Some(target.clone()),
+            Record::Original(one) if is_half_done(host, one) => Some(one.group.clone()),
             _ => None,
         };
         let Some(target) = target else { continue };
@@ -77,21 +78,20 @@ pub(super) fn again(
     if !replaced(host, target) {
         proof::of_recreation(host, owners, target)?;
         let kept = level::kept(&contents.records);
-        recreate::recreate(host, &target.mount, &target.path, &kept).map_err(Left::Failed)?;
+        recreate::recreate(host, &target.mount, &target.path, &kept)?;
     }
-    over(host, journal, contents, target).map_err(Left::Failed)?;
-    let shown = text::path(&below(Path::new(&target.mount), &target.path));
-    Ok(format!("{shown} is a fresh group with the same settings and members"))
+    over(host, journal, contents, target)?;
+    Ok(format!("{} is a fresh group with the same settings and members", target.shown()))
 }
 
 /// Whether the group of this original is half replaced, so that groups at or below its path cannot be found by inode.
-pub(super) fn is_half_done(host: &mut dyn Host, group: &Target, knob: &str) -> bool {
-    knob == KnobId::CpuQosLevel.to_string() && recreate::is_begun(host, &group.mount, &group.path)
+pub(crate) fn is_half_done(host: &mut dyn Host, Original { group, knob, .. }: &Original) -> bool {
+    *knob == KnobId::CpuQosLevel.to_string() && recreate::is_begun(host, &group.mount, &group.path)
 }
 
 /// Returns the level of the parent group, if that is not 0: a new group inherits it, so a fresh group would have that
 /// level as well.
-pub(super) fn level_above(host: &mut dyn Host, group: &Target) -> Option<i64> {
+pub(crate) fn level_above(host: &mut dyn Host, group: &Target) -> Option<i64> {
     let (above, _) = group.path.rsplit_once('/')?;
     let dir = host.open(&below(Path::new(&group.mount), above)).ok()?;
     let level = level::of(host, dir);
@@ -100,15 +100,13 @@ pub(super) fn level_above(host: &mut dyn Host, group: &Target) -> Option<i64> {
 }
 
 /// Restores a level that the kernel does not allow to be raised: moves the members to a fresh group.
-pub(super) fn restore_by_recreating(
+pub(crate) fn restore_by_recreating(
     host: &mut dyn Host,
-    journal: &Path,
-    contents: &mut Contents,
-    owners: &BTreeSet<String>,
+    undo: &mut Undo<'_>,
     (group, file, value): (&Target, &str, &str),
-) -> Result<Option<String>, Left> {
-    proof::of_recreation(host, owners, group)?;
-    let shown = text::path(&below(Path::new(&group.mount), &group.path).join(file));
+) -> Undone {
+    proof::of_recreation(host, undo.owners, group)?;
+    let shown = text::path(&group.place().join(file));
     let held = level_above(host, group).map(|level| {
         format!("{shown} cannot be {value} again: the group above has level {level}, which every group below it has")
     });
@@ -118,13 +116,11 @@ pub(super) fn restore_by_recreating(
     {
         return Err(Left::Busy(line.clone()));
     }
-    let record = journal::line(&Record::Recreating(group.clone()));
-    let kept = level::kept(&contents.records);
-    let recreated = host
-        .state_append(journal, &record)
-        .and_then(|()| recreate::recreate(host, &group.mount, &group.path, &kept))
-        .and_then(|_| over(host, journal, contents, group));
-    recreated.map_err(Left::Failed)?;
+    let record = journal::line(&Record::Recreating(Recreating(group.clone())));
+    let kept = level::kept(&undo.contents.records);
+    host.state_append(undo.journal, &record)?;
+    recreate::recreate(host, &group.mount, &group.path, &kept)?;
+    over(host, undo.journal, undo.contents, group)?;
     match held {
         Some(line) => Err(Left::Busy(line)),
         None => {
@@ -136,7 +132,7 @@ pub(super) fn restore_by_recreating(
 /// Whether a fresh group has the name already, so that only the records must be updated. Signs are another inode, or a
 /// level that needs no replacement (the group was replaced together with its parent).
 fn replaced(host: &mut dyn Host, target: &Target) -> bool {
-    let Ok(dir) = host.open(&below(Path::new(&target.mount), &target.path)) else { return false };
+    let Ok(dir) = host.open(&target.place()) else { return false };
     let file = KnobId::CpuQosLevel.row().v1.map(|file| file.name).unwrap_or_default();
     let is_raised = host.read(dir, file).is_ok_and(|level| level.trim() == "0");
     host.close(dir);
@@ -146,7 +142,7 @@ fn replaced(host: &mut dyn Host, target: &Target) -> bool {
 /// Whether neither the group nor a fresh one exists any more: another program removed them, and there is nothing to
 /// replace.
 fn is_gone(host: &mut dyn Host, target: &Target) -> bool {
-    match host.open(&below(Path::new(&target.mount), &target.path)) {
+    match host.open(&target.place()) {
         Ok(dir) => {
             host.close(dir);
             false
@@ -158,9 +154,9 @@ fn is_gone(host: &mut dyn Host, target: &Target) -> bool {
 /// Changes a record of a replacement into one that needs no further work. The record is not removed, so that the other
 /// records keep their indices.
 fn settle(record: &mut Record) {
-    if let Record::Recreating(target) = record {
+    if let Record::Recreating(Recreating(target)) = record {
         let path = format!("{}{}", target.path, recreate::ASIDE);
-        *record = Record::Creating { mount: target.mount.clone(), path };
+        *record = Record::Creating(Creating { mount: target.mount.clone(), path });
     }
 }
 
@@ -172,17 +168,16 @@ fn over(
     target: &Target,
 ) -> Result<(), HostError> {
     let inside = format!("{}/", target.path);
-    for group in contents.records.iter_mut().flat_map(journal::targets_of) {
+    for group in contents.records.iter_mut().flat_map(Record::groups_mut) {
         let replaced =
             group.mount == target.mount && (group.path == target.path || group.path.starts_with(&inside));
-        if replaced && let Ok(dir) = host.open(&below(Path::new(&group.mount), &group.path)) {
+        if replaced && let Ok(dir) = host.open(&group.place()) {
             group.inode = dir.inode;
             host.close(dir);
         }
     }
     for record in &mut contents.records {
-        let is_it =
-            matches!(record, Record::Recreating(one) if one.mount == target.mount && one.path == target.path);
+        let is_it = matches!(record, Record::Recreating(Recreating(one)) if one.mount == target.mount && one.path == target.path);
         if is_it {
             settle(record);
         }

@@ -14,7 +14,7 @@ const NAMED: usize = 3;
 
 /// The groups that could not be removed: path, and for each mount the kernel's refusal.
 #[derive(Debug, Default)]
-pub(super) struct Remains(BTreeMap<String, Vec<(String, HostError)>>);
+pub(crate) struct Remains(BTreeMap<String, Vec<(String, HostError)>>);
 
 /// What is in a group, in all hierarchies.
 #[derive(Debug, Default)]
@@ -27,12 +27,12 @@ struct Found {
 }
 
 impl Remains {
-    pub(super) fn add(&mut self, (mount, path): (&str, &str), refusal: HostError) {
+    pub fn add(&mut self, (mount, path): (&str, &str), refusal: HostError) {
         self.0.entry(path.to_owned()).or_default().push((mount.to_owned(), refusal));
     }
 
     /// Whether one of the groups is below this one.
-    pub(super) fn is_any_in(&self, group: &Target) -> bool {
+    pub fn is_any_in(&self, group: &Target) -> bool {
         let above = CgroupPath::new(&group.path);
         let mut there =
             self.0.iter().filter(|(_, mounts)| mounts.iter().any(|(mount, _)| *mount == group.mount));

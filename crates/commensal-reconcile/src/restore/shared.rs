@@ -1,49 +1,18 @@
-//! Restores settings that many groups share: machine-wide switches, and cost-based control of a disk. They are restored
-//! only when no other group uses them any more.
+//! Settings that many groups share: machine-wide switches, and cost-based control of a disk. They are restored only when
+//! no other group uses them any more.
 
-use super::outcome::Left;
-use super::values::not_taken;
+use super::outcome::not_taken;
 use crate::hand::is_gone;
-use crate::journal::Target;
+use crate::journal::Original;
 use commensal_core::knob::{KnobId, Version};
 use commensal_core::text;
-use commensal_core::vendor::Switch;
 use commensal_host::{Dir, Host, HostError};
 use commensal_sensors::mounts::{Mount, cgroup_mounts};
 use std::path::Path;
 
-/// Restores a switch, unless that would clear a value of a group without a record.
-pub(super) fn switch_back(
-    host: &mut dyn Host,
-    switch: &str,
-    value: &str,
-    ours: &dyn Fn(&str) -> bool,
-) -> Result<Option<String>, Left> {
-    let Some(switch) = Switch::from_name(switch) else { return Ok(None) };
-    let path = Path::new(switch.path());
-    match host.read_file(path) {
-        Ok(now) if now.trim() != value => {
-            if let Some(user) = user(host, switch.knob(), ours) {
-                return Err(Left::Busy(format!(
-                    "{switch} stays {}: group {} uses it",
-                    now.trim(),
-                    text::visible(&user)
-                )));
-            }
-            host.write_setting(path, value).map_err(Left::Failed)?;
-            let now = host.read_file(path).map_err(Left::Failed)?;
-            if now.trim() != value.trim() {
-                return Err(Left::Failed(not_taken(path.display().to_string(), value)));
-            }
-            Ok(Some(format!("{switch} is {value} again")))
-        }
-        _ => Ok(None),
-    }
-}
-
 /// Returns a group that has a value of this knob and no record in a journal. `ours` returns, for a path below the mount
 /// point, whether the group has a record.
-pub(super) fn user(host: &mut dyn Host, knob: KnobId, ours: &dyn Fn(&str) -> bool) -> Option<String> {
+pub(crate) fn user(host: &mut dyn Host, knob: KnobId, ours: &dyn Fn(&str) -> bool) -> Option<String> {
     let row = knob.row();
     for Mount { mount, version, options } in cgroup_mounts(host).unwrap_or_default() {
         if version == Version::V1 && !options.split(',').any(|option| option == row.controller.v1_name()) {
@@ -75,12 +44,10 @@ fn has_flags_alone(host: &mut dyn Host, dir: Dir, rank: &str) -> bool {
 /// Restores the identity (`cpu.bvt_warp_ns`) in groups that copied it: groups that were created below `group` after a
 /// write have inherited the value that is about to be restored, so they get the original first. `known` returns, for a
 /// path below the mount point, whether the group has a record. Returns one message per value written.
-pub(super) fn copies_back(
+pub(crate) fn copies_back(
     host: &mut dyn Host,
-    group: &Target,
+    Original { group, file, value, .. }: &Original,
     dir: Dir,
-    file: &str,
-    value: &str,
     known: &dyn Fn(&str) -> bool,
 ) -> Result<Vec<String>, HostError> {
     let now = host.read(dir, file)?;

@@ -2,6 +2,7 @@
 
 use super::outcome::Left;
 use crate::hand::is_gone;
+use crate::journal::Target;
 use commensal_core::errno::Errno;
 use commensal_core::text;
 use commensal_host::{Dir, Host, below};
@@ -9,7 +10,12 @@ use commensal_sensors::mounts::cgroup_mounts;
 use std::path::Path;
 
 /// Opens the group of a journal record; `None` if it no longer exists.
-pub(super) fn open(
+pub(crate) fn open(host: &mut dyn Host, group: &Target) -> Result<Option<Dir>, Left> {
+    open_at(host, &group.mount, &group.path, Some(group.inode))
+}
+
+/// Opens the group at this path, if it has this inode.
+pub(crate) fn open_at(
     host: &mut dyn Host,
     mount: &str,
     path: &str,

@@ -6,7 +6,10 @@ use crate::undo::{GROUPS, machines};
 use commensal_core::group::GroupName;
 use commensal_host::fake::FakeHost;
 use commensal_host::{Host, SMALL_STATE_FILE_MOST};
-use commensal_reconcile::journal::{self as journals, Owner, Record, Target};
+use commensal_reconcile::journal::{
+    self as journals, Affinity, Cookied, Created, Creating, Enabling, Moved, Moving, Ordering, Original,
+    Owner, Policy, Record, Recreating, Safe, Switching, Target,
+};
 use commensal_reconcile::{Instance, PlanRequest, Reconciler, queue};
 use commensal_sensors::machine;
 use std::path::{Path, PathBuf};
@@ -136,7 +139,7 @@ fn attacked(make: fn(u32, u64) -> FakeHost, attack: &dyn Fn(&[u8]) -> Vec<u8>) -
     let after = fake.snapshot();
     let whose = readable.owner().is_none_or(|owner| owner.boot_id == machine::boot_id(&host).unwrap());
     for record in readable.records.iter().filter(|_| whose) {
-        let Record::Original { group, file, .. } = record else { continue };
+        let Record::Original(Original { group, file, .. }) = record else { continue };
         let path = format!("{}{}/{file}", group.mount, group.path);
         if after.get(&path) != before.get(&path) {
             return Err(format!(
@@ -258,11 +261,8 @@ fn a_hundred_thousand_records_take_one_look_each() {
         boot_id: machine::boot_id(&host).unwrap(),
         ..Owner::this_process(&mut host, "machine").unwrap()
     };
-    let records = (0..100_000_u32).map(|tid| Record::Affinity {
-        tid: 1_000_000 + tid,
-        start_ticks: 1,
-        cpus: "0".to_owned(),
-    });
+    let records = (0..100_000_u32)
+        .map(|tid| Record::Affinity(Affinity { tid: 1_000_000 + tid, start_ticks: 1, cpus: "0".to_owned() }));
     let records: Vec<Record> = std::iter::once(Record::Owner(owner)).chain(records).collect();
     let text: String = records.iter().map(journals::line).collect();
     host.state_dir(Path::new(STATE)).unwrap();
@@ -344,22 +344,33 @@ fn about_nothing(n: u32) -> Record {
     let (knob, file) = ("cpu.weight".to_owned(), "cpu.shares".to_owned());
     let (pid, start_ticks, value) = (1_000_000 + n, 1, "300".to_owned());
     match n % 14 {
-        0 => Record::Affinity { tid: pid, start_ticks, cpus: "0".to_owned() },
-        1 => Record::Policy { tid: pid, start_ticks, policy: 0 },
-        2 => Record::Moved { pid, start_ticks },
+        0 => Record::Affinity(Affinity { tid: pid, start_ticks, cpus: "0".to_owned() }),
+        1 => Record::Policy(Policy { tid: pid, start_ticks, policy: 0 }),
+        2 => Record::Moved(Moved { pid, start_ticks }),
         3 => {
             let to = vec![group.clone()];
-            Record::Moving { pid, start_ticks, pgrp: pid, by: "processes".to_owned(), from: vec![group], to }
+            Record::Moving(Moving {
+                pid,
+                start_ticks,
+                pgrp: pid,
+                by: "processes".to_owned(),
+                from: vec![group],
+                to,
+            })
         }
-        4 => Record::Original { group, knob, file, device: None, value },
-        5 => Record::Safe { group, knob, file, device: None, value, online: true },
-        6 => Record::Created(group),
-        7 => Record::Creating { mount, path },
-        8 => Record::Enabling { group, controller: "cpu".to_owned() },
-        9 => Record::Cookied(group),
-        10 => Record::Recreating(group),
-        11 => Record::Ordering { owner: "machine".to_owned(), mount, path },
-        12 => Record::Switching { switch: "vm.memcg_qos_enable".to_owned(), value: "0".to_owned() },
+        4 => Record::Original(Original { group, knob, file, device: None, value }),
+        5 => {
+            Record::Safe(Safe { setting: Original { group, knob, file, device: None, value }, online: true })
+        }
+        6 => Record::Created(Created(group)),
+        7 => Record::Creating(Creating { mount, path }),
+        8 => Record::Enabling(Enabling { group, controller: "cpu".to_owned() }),
+        9 => Record::Cookied(Cookied(group)),
+        10 => Record::Recreating(Recreating(group)),
+        11 => Record::Ordering(Ordering { owner: "machine".to_owned(), mount, path }),
+        12 => {
+            Record::Switching(Switching { switch: "vm.memcg_qos_enable".to_owned(), value: "0".to_owned() })
+        }
         _ => Record::Scheduling,
     }
 }
@@ -665,7 +676,7 @@ fn processes_of_a_cgroup_that_nothing_marks_are_not_killed() {
         let mut owner = Owner::this_process(&mut host, "lab").unwrap();
         // A run that has died.
         (owner.pid, owner.start_ticks) = (u32::MAX - 1, 1);
-        let created = Record::Created(Target { mount, path, inode: dir.inode });
+        let created = Record::Created(Created(Target { mount, path, inode: dir.inode }));
         let text: String = [&Record::Owner(owner), &created].into_iter().map(journals::line).collect();
         host.state_dir(Path::new(STATE)).unwrap();
         let lab = Path::new(STATE).join(format!("lab-{}.journal", u32::MAX - 1));

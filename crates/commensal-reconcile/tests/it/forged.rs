@@ -8,7 +8,9 @@ use crate::together::run;
 use crate::vendors;
 use commensal_host::fake::{FakeHost, VendorKernel};
 use commensal_host::{Exit, Host};
-use commensal_reconcile::journal::{self, Owner, Record, Target};
+use commensal_reconcile::journal::{
+    self, Cookied, Created, Creating, Enabling, Moving, Original, Owner, Record, Recreating, Target,
+};
 use commensal_reconcile::{PlanRequest, Reconciler};
 use std::path::{Path, PathBuf};
 
@@ -158,19 +160,21 @@ impl Scene {
         let target = |path: &str, inode| Target { mount: mount.to_owned(), path: path.to_owned(), inode };
         let theirs = target("/theirs", dir.inode);
         let record = match kind {
-            Kind::Creating => Record::Creating { mount: mount.to_owned(), path: "/theirs".to_owned() },
-            Kind::Created | Kind::OfLab => Record::Created(theirs),
-            Kind::Enabling => Record::Enabling { group: theirs, controller: "memory".to_owned() },
-            Kind::Cookied => Record::Cookied(theirs),
-            Kind::Moving => Record::Moving {
+            Kind::Creating => {
+                Record::Creating(Creating { mount: mount.to_owned(), path: "/theirs".to_owned() })
+            }
+            Kind::Created | Kind::OfLab => Record::Created(Created(theirs)),
+            Kind::Enabling => Record::Enabling(Enabling { group: theirs, controller: "memory".to_owned() }),
+            Kind::Cookied => Record::Cookied(Cookied(theirs)),
+            Kind::Moving => Record::Moving(Moving {
                 pid,
                 start_ticks: host.process(pid).unwrap().start_ticks,
                 pgrp: pid,
                 by: "processes with exe fake".to_owned(),
                 from: vec![target("/home", home.inode)],
                 to: vec![theirs],
-            },
-            Kind::Recreating => Record::Recreating(theirs),
+            }),
+            Kind::Recreating => Record::Recreating(Recreating(theirs)),
         };
         let (file, of) = match kind {
             Kind::OfLab => (format!("lab-{}.journal", u32::MAX - 1), "lab"),
@@ -212,22 +216,22 @@ impl Scene {
                 let attribute = format!("creating.{:08x}", crc32fast::hash(b"theirs"));
                 set(self.mount, &attribute, record);
             }
-            (Record::Creating { mount, path }, _) => {
+            (Record::Creating(Creating { mount, path }), _) => {
                 let target = Target { mount: mount.clone(), path: path.clone(), inode: self.inode };
-                set(&theirs, "created", &Record::Created(target));
+                set(&theirs, "created", &Record::Created(Created(target)));
             }
-            (Record::Moving { start_ticks, .. }, _) => {
+            (Record::Moving(Moving { start_ticks, .. }), _) => {
                 set(&theirs, &format!("moving.{}.{start_ticks}", self.pid), &self.record);
             }
             // The level that only a fresh group does not have.
-            (Record::Recreating(group), _) => {
-                let original = Record::Original {
+            (Record::Recreating(Recreating(group)), _) => {
+                let original = Record::Original(Original {
                     group: group.clone(),
                     knob: "cpu.qos_level".to_owned(),
                     file: "cpu.qos_level".to_owned(),
                     device: None,
                     value: "0".to_owned(),
-                };
+                });
                 set(&theirs, "original.cpu.qos_level", &original);
             }
             (record, Kind::Enabling) => set(&theirs, "enabling.memory", record),
@@ -361,14 +365,14 @@ fn a_record_is_undone_when_its_mark_is_there() {
 fn an_original_level_without_its_mark_replaces_no_group() {
     for (marked, denied) in [(Marked::No, true), (Marked::Unavailable, false), (Marked::Ours, false)] {
         let scene = Scene::new((Kind::Recreating, false), marked, Group::Populated);
-        let Record::Recreating(group) = scene.record.clone() else { panic!() };
-        let original = Record::Original {
+        let Record::Recreating(Recreating(group)) = scene.record.clone() else { panic!() };
+        let original = Record::Original(Original {
             group,
             knob: "cpu.qos_level".to_owned(),
             file: "cpu.qos_level".to_owned(),
             device: None,
             value: "0".to_owned(),
-        };
+        });
         let mut host = scene.fake.another();
         let text = journal::line(&owner(&mut host, journal::MACHINE)) + &journal::line(&original);
         host.state_replace(&scene.journal, &text).unwrap();
@@ -426,8 +430,10 @@ fn reading_a_forged_record_does_not_mark_its_group() {
     let text = "[group.etl]\nclass = \"offline\"\n";
     run(&fake, text);
     let group = Target { mount: "/sys/fs/cgroup".to_owned(), path: "/theirs".to_owned(), inode: dir.inode };
-    let forged =
-        [Record::Created(group.clone()), Record::Enabling { group, controller: "memory".to_owned() }];
+    let forged = [
+        Record::Created(Created(group.clone())),
+        Record::Enabling(Enabling { group, controller: "memory".to_owned() }),
+    ];
     let lines: String = forged.iter().map(journal::line).collect();
     let of_run = Path::new(STATE).join("run.journal");
     host.state_append(&of_run, &lines).unwrap();

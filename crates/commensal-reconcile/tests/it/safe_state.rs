@@ -14,7 +14,7 @@ use commensal_core::plan::{Action, Step};
 use commensal_core::safe::safe;
 use commensal_host::Host;
 use commensal_host::fake::{Effect, FakeHost, Trouble};
-use commensal_reconcile::journal::{self, Journal, Owner, Record};
+use commensal_reconcile::journal::{self, Creating, Journal, Original, Owner, Record, Safe};
 use commensal_reconcile::{
     Instance, PlanRequest, Reconciler, Round, SafeRequest, SafeState, bring_safe_state,
 };
@@ -230,19 +230,19 @@ fn the_weight_that_an_idle_group_shows_is_no_original() {
         round(&mut fake.another(), &parse("groups.toml", text).unwrap()).unwrap();
         assert_eq!(host.read(dir, "cpu.idle").unwrap().trim(), "1", "{file}");
         let shown = host.read(dir, file).unwrap();
-        let record = Record::Safe {
+        let setting = Original {
             group: journal::Target { mount: mount.to_owned(), path: "/batch".to_owned(), inode: dir.inode },
             knob: "cpu.weight".to_owned(),
             file: file.to_owned(),
             device: None,
             value: "2".to_owned(),
-            online: false,
         };
+        let record = Record::Safe(Safe { setting, online: false });
         let path = Path::new(STATE).join("machine.journal");
         host.state_append(&path, &journal::line(&record)).unwrap();
         bring(&fake);
         let kept = journal::parse(&host.state_read(&path).unwrap().unwrap()).records;
-        let is_shown = |one: &Record| matches!(one, Record::Original { knob, value, .. } if knob == "cpu.weight" && value.trim() == shown.trim());
+        let is_shown = |one: &Record| matches!(one, Record::Original(Original { knob, value, .. }) if knob == "cpu.weight" && value.trim() == shown.trim());
         assert!(!kept.iter().any(is_shown), "{file}: {kept:?}");
         let restored = instance().restore(&mut fake.another(), &[]).unwrap();
         assert!(restored.failed.is_empty(), "{file}: {restored:?}");
@@ -424,8 +424,9 @@ fn a_journal_that_goes_while_it_is_open_is_written_whole() {
     let mut host = fake.another();
     let owner = Owner::this_process(&mut host, journal::MACHINE).unwrap();
     let mut open = Journal::open(&mut host, Path::new(STATE), journal::MACHINE, owner).unwrap();
-    let record =
-        |path: &str| Record::Creating { mount: "/sys/fs/cgroup/cpu".to_owned(), path: path.to_owned() };
+    let record = |path: &str| {
+        Record::Creating(Creating { mount: "/sys/fs/cgroup/cpu".to_owned(), path: path.to_owned() })
+    };
     open.append(&mut host, &[record("/a")]).unwrap();
     host.state_remove(&Path::new(STATE).join("machine.journal")).unwrap();
     open.append(&mut host, &[record("/b")]).unwrap();

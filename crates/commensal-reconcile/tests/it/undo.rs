@@ -5,7 +5,7 @@ use crate::support::{STATE, applied, journal, planned, restored};
 use commensal_core::errno::Errno;
 use commensal_host::Host;
 use commensal_host::fake::FakeHost;
-use commensal_reconcile::journal::{self as journals, Record};
+use commensal_reconcile::journal::{self as journals, Created, Creating, Original, Record};
 use commensal_reconcile::{JournalError, Refusal, apply, restore, restore_stale};
 use std::path::Path;
 
@@ -168,10 +168,12 @@ fn a_lab_journal_waits_for_its_owner_and_goes_after_it() {
     let mut journal =
         journals::Journal::open(&mut host, Path::new(STATE), &format!("lab-{owner_pid}"), written).unwrap();
     let (mount, path) = ("/sys/fs/cgroup/cpu".to_owned(), "/commensal-lab-7-offline".to_owned());
-    journal.append(&mut host, &[Record::Creating { mount: mount.clone(), path: path.clone() }]).unwrap();
+    journal
+        .append(&mut host, &[Record::Creating(Creating { mount: mount.clone(), path: path.clone() })])
+        .unwrap();
     let dir = host.mkdir(root, "commensal-lab-7-offline").unwrap();
     let target = journals::Target { mount, path, inode: dir.inode };
-    journal.append(&mut host, &[Record::Created(target)]).unwrap();
+    journal.append(&mut host, &[Record::Created(Created(target))]).unwrap();
     let stray = fake.add_process(&["/sys/fs/cgroup/cpu/commensal-lab-7-offline"]);
     fake.ignores_sigterm(stray);
 
@@ -290,9 +292,9 @@ fn a_hierarchy_that_is_not_mounted_here_is_not_gone() {
         .records
         .into_iter()
         .map(|record| match record {
-            Record::Original { group, knob, file, device, value } => {
+            Record::Original(Original { group, knob, file, device, value }) => {
                 let group = journals::Target { mount: "/mnt/cgroup/cpu".to_owned(), ..group };
-                journals::line(&Record::Original { group, knob, file, device, value })
+                journals::line(&Record::Original(Original { group, knob, file, device, value }))
             }
             other => journals::line(&other),
         })
@@ -350,9 +352,11 @@ fn restore_goes_through_all_journals() {
     let mut of_run = journals::Journal::open(&mut host, Path::new(STATE), journals::RUN, owner).unwrap();
     let parent = host.open(Path::new("/sys/fs/cgroup/cpu/commensal-offline")).unwrap();
     let (mount, path) = ("/sys/fs/cgroup/cpu".to_owned(), "/commensal-offline/other".to_owned());
-    of_run.append(&mut host, &[Record::Creating { mount: mount.clone(), path: path.clone() }]).unwrap();
+    of_run
+        .append(&mut host, &[Record::Creating(Creating { mount: mount.clone(), path: path.clone() })])
+        .unwrap();
     let dir = host.mkdir(parent, "other").unwrap();
-    let made = Record::Created(journals::Target { mount, path, inode: dir.inode });
+    let made = Record::Created(Created(journals::Target { mount, path, inode: dir.inode }));
     of_run.append(&mut host, &[made]).unwrap();
     let result = restored(&mut host);
     assert!(result.left.is_empty() && result.failed.is_empty(), "{result:?}");

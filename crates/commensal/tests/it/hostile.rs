@@ -4,7 +4,7 @@ use crate::agent::{Agent, ETL, own, until};
 use crate::bad_input::in_own_mounts;
 use crate::support::{Program, can_write_cgroups, cgroups_named, cpu_mount, text};
 use commensal_core::knob::{KnobId, Version};
-use commensal_reconcile::journal::{self, Owner, Record, Target};
+use commensal_reconcile::journal::{self, Original, Owner, Record, Target};
 use commensal_testkit::Signal;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -198,16 +198,18 @@ fn a_forged_record_reaches_no_file_that_was_never_written() {
     let file = KnobId::CpuWeight.row().file(version).unwrap().name;
     let trigger = if version == Version::V1 { "notify_on_release" } else { "cgroup.max.depth" };
     let before = std::fs::read_to_string(cgroup.join(trigger)).unwrap();
-    let original = |mount: &Path, path: &str, at: &Path, file: &str, value: &str| Record::Original {
-        group: Target {
-            mount: mount.display().to_string(),
-            path: path.to_owned(),
-            inode: std::fs::metadata(at).unwrap().ino(),
-        },
-        knob: "cpu.weight".to_owned(),
-        file: file.to_owned(),
-        device: None,
-        value: value.to_owned(),
+    let original = |mount: &Path, path: &str, at: &Path, file: &str, value: &str| {
+        Record::Original(Original {
+            group: Target {
+                mount: mount.display().to_string(),
+                path: path.to_owned(),
+                inode: std::fs::metadata(at).unwrap().ino(),
+            },
+            knob: "cpu.weight".to_owned(),
+            file: file.to_owned(),
+            device: None,
+            value: value.to_owned(),
+        })
     };
     let own = format!("/{}", program.prefix);
     let dots = format!("{own}/../{}", program.prefix);

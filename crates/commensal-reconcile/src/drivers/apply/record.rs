@@ -1,11 +1,11 @@
 //! Journal operations that are not steps of a plan: removes outdated records, creates records of the safe state, and
 //! reads values back.
 
-use super::orders::ordered;
-use super::{Applied, Work, is_member};
+use super::{Applied, Work};
 use crate::drivers::level;
 use crate::drivers::scheduler::in_force;
-use crate::journal::{Journal, JournalError, Record, Target};
+use crate::journal::{Journal, JournalError, Original, Record, Safe, Target};
+use crate::steps::ordered;
 use commensal_core::actual::{ActualState, CgroupRef, SettingRef};
 use commensal_core::plan::{Action, SafeSetting, Step};
 use commensal_host::Host;
@@ -29,9 +29,7 @@ pub fn forget_settled(
     };
     let settled: BTreeSet<_> = settled.iter().filter_map(key).collect();
     journal.forget(host, |_, record| match record {
-        Record::Original { group, knob, device, .. } => {
-            settled.contains(&(group.clone(), knob.clone(), device.clone()))
-        }
+        Record::Original(setting) => settled.contains(&setting.key()),
         _ => false,
     })
 }
@@ -49,7 +47,8 @@ pub(crate) fn safe_records(
         let file = work.file(place, *knob).ok()?;
         let value = file.encode(&one.value, *device).ok()?;
         let (knob, device) = (knob.to_string(), device.map(|device| device.to_string()));
-        Some(Record::Safe { group, knob, file: file.name.to_owned(), device, value, online: one.online })
+        let setting = Original { group, knob, file: file.name.to_owned(), device, value };
+        Some(Record::Safe(Safe { setting, online: one.online }))
     };
     settings.iter().filter_map(record).collect()
 }
@@ -75,7 +74,7 @@ pub fn forget_gone(
     let members = journal.members();
     if members.len() >= level::MOST / 2 {
         let gone = members.into_keys().filter(|thread| level::has_exited(host, *thread)).collect();
-        journal.forget(host, |_, record| is_member(record, &gone))?;
+        journal.forget(host, |_, record| record.is_member(&gone))?;
     }
     let mount = |place: &CgroupRef| actual.hierarchies.get(place.hierarchy).map(|one| one.mount.as_str());
     let there: BTreeSet<(&str, u64)> =
@@ -85,11 +84,7 @@ pub fn forget_gone(
     if gone.len() <= GONE.max(kept.len()) {
         return Ok(());
     }
-    let of_value = |record: &Record| match record {
-        Record::Original { group, .. } | Record::Safe { group, .. } => is_gone(group),
-        _ => false,
-    };
-    journal.forget(host, |_, record| of_value(record))
+    journal.forget(host, |_, record| record.setting().is_some_and(|setting| is_gone(&setting.group)))
 }
 
 /// Reads back the values written by `steps`, to check whether they are still in force. If a value cannot be read, the

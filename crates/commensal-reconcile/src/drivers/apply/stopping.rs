@@ -33,7 +33,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 
 impl Work<'_> {
     /// Freezes a group; in cgroup v1 its members are lifted meanwhile. Adds a note if some task does not stop.
-    pub(super) fn stop(
+    pub(crate) fn stop(
         &mut self,
         place: &CgroupRef,
         to: &Value,
@@ -41,7 +41,7 @@ impl Work<'_> {
     ) -> Result<(), Refusal> {
         let dir = self.dir(place)?;
         let (lifted, refused) = self.lift_members(dir, journal);
-        let written = self.write(place, KnobId::CgroupFreeze, None, to);
+        let written = self.write(place, (KnobId::CgroupFreeze, None), to);
         let since = Instant::now();
         while written.is_ok() && !lifted.is_empty() && self.is_freezing(dir) && since.elapsed() < PATIENCE {
             std::thread::sleep(PAUSE);

@@ -2,7 +2,7 @@
 
 use super::{Refusal, Work};
 use crate::hand::is_gone;
-use crate::journal::{Journal, Record};
+use crate::journal::{Created, Journal, Record};
 use commensal_core::actual::CgroupRef;
 use commensal_core::knob::{KnobId, Value};
 use commensal_core::plan::{Action, Step, undo};
@@ -17,11 +17,11 @@ impl Work<'_> {
         let mut left = Vec::new();
         let mut again = Vec::new();
         for step in undo(done) {
-            match self.step(&step, journal) {
+            match self.carry_out(&step, journal) {
                 Err(refusal) => left.push(format!("{}: {refusal}", step.describe(self.actual))),
                 Ok(()) if step.action == Action::Create => {
                     let Some(dir) = self.dirs.get(&step.place).copied() else { continue };
-                    again.push(Record::Created(self.target(&step.place, dir)));
+                    again.push(Record::Created(Created(self.target(&step.place, dir))));
                     left.extend(self.fill_again(&step.place));
                 }
                 Ok(()) => {
@@ -44,7 +44,7 @@ impl Work<'_> {
         loop {
             let before = waiting.len();
             let mut refused = Vec::new();
-            waiting.retain(|(knob, device, value)| match self.write(place, *knob, *device, value) {
+            waiting.retain(|(knob, device, value)| match self.write(place, (*knob, *device), value) {
                 Ok(()) => false,
                 Err(refusal) => {
                     refused.push(format!("{} {knob}: {refusal}", self.actual.show(place)));
@@ -79,7 +79,7 @@ impl Work<'_> {
     }
 
     /// Whether the group at this path is the one in the plan, or one that was created since then.
-    pub(super) fn is_there(&mut self, place: &CgroupRef) -> bool {
+    pub(crate) fn is_there(&mut self, place: &CgroupRef) -> bool {
         let known = self.dirs.get(place).map(|dir| dir.inode).or_else(|| self.recreated.get(place).copied());
         let known = known.or_else(|| self.actual.cgroups.get(place).map(|found| found.inode));
         let path = below(Path::new(&self.mount(place)), place.path.as_str());

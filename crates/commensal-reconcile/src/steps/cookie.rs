@@ -5,7 +5,12 @@
 //! thread without it. This module gives the cookie to all threads that lack it, and reads the thread lists again until
 //! a complete pass finds no such thread.
 
+use super::kind::{Facts, Kind, Rank};
+use crate::drivers::apply::{Refusal, Work, host_error};
 use crate::hand::is_gone;
+use crate::journal::{Cookied, Mounts, Record, Target, fits};
+use crate::restore::{Left, Undo, Undone, proof, target};
+use commensal_core::actual::{ActualState, CgroupRef, Ours};
 use commensal_core::errno::Errno;
 use commensal_host::{Cookie, Dir, Host, HostError};
 use std::collections::BTreeMap;
@@ -13,11 +18,75 @@ use std::collections::BTreeMap;
 /// Maximum number of passes: only a fork bomb of threads without cookies needs more.
 const LOOKS: u32 = 100;
 
+impl Work<'_> {
+    /// Returns the record that the threads of a group get a cookie; `None` if the group no longer exists.
+    pub(super) fn cookied(&mut self, place: &CgroupRef) -> Option<Record> {
+        let dir = self.dir(place).ok()?;
+        Some(Record::Cookied(Cookied(self.target(place, dir))))
+    }
+
+    /// Gives the threads of a group a cookie, or removes their cookies.
+    pub(super) fn cookie(&mut self, place: &CgroupRef, gives: bool) -> Result<(), Refusal> {
+        let dir = self.dir(place)?;
+        let done = if gives { give(self.host, dir) } else { take(self.host, dir) };
+        done.map_err(|error| host_error(error, None))
+    }
+}
+
+impl Kind for Cookied {
+    fn facts(&self) -> Facts<'_> {
+        Facts { rank: Rank::Values, group: Some(&self.0), proof: true }
+    }
+
+    fn words(&self) -> String {
+        format!("threads of {} got a core-scheduling cookie", self.0.shown())
+    }
+
+    fn objection(&self, _: &Mounts) -> Option<String> {
+        fits::place(&self.0)
+    }
+
+    fn mark(&self) -> Option<(&Target, String)> {
+        Some((&self.0, "cookied".to_owned()))
+    }
+
+    fn claim(&self, actual: &ActualState, ours: &mut Ours) {
+        ours.cookies.extend(self.0.find(actual));
+    }
+
+    fn undo(&self, host: &mut dyn Host, undo: &mut Undo<'_>) -> Undone {
+        let Some(dir) = target::open(host, &self.0)? else { return Ok(None) };
+        let taken = self.take(host, undo, dir);
+        host.close(dir);
+        taken
+    }
+}
+
+impl Cookied {
+    fn take(&self, host: &mut dyn Host, undo: &Undo<'_>, dir: Dir) -> Undone {
+        let shown = self.0.shown();
+        let what = format!("threads of {shown} keep their core-scheduling cookie");
+        match proof::of_change(host, undo.owners, dir, &Record::Cookied(self.clone()), &what) {
+            // commensal was killed between the record and its mark, before it gave any cookie.
+            Err(Left::Denied(_)) if !any(host, dir) => return Ok(None),
+            proof => proof?,
+        }
+        let taken = take(host, dir);
+        // A missing group gives the same error numbers as a kernel without core scheduling or SMT.
+        let gone = matches!(&taken, Err(error) if is_gone(error)) && !any(host, dir);
+        match taken {
+            Ok(()) => Ok(Some(format!("threads of {shown} have no core-scheduling cookie any more"))),
+            Err(_) if gone => Ok(None),
+            Err(error) => Err(Left::Failed(error)),
+        }
+    }
+}
+
 /// Gives all threads in and below the group the same cookie: the most common cookie among them, or a new one.
 ///
 /// # Errors
 /// Returns an error when the kernel refuses, or threads start faster than they can get the cookie.
-pub(crate) fn give(host: &mut dyn Host, group: Dir) -> Result<(), HostError> {
+fn give(host: &mut dyn Host, group: Dir) -> Result<(), HostError> {
     for _ in 0..LOOKS {
         let found = threads(host, group)?;
         let mut count: BTreeMap<u64, (u32, u32)> = BTreeMap::new();
@@ -49,7 +118,7 @@ pub(crate) fn give(host: &mut dyn Host, group: Dir) -> Result<(), HostError> {
 ///
 /// # Errors
 /// Returns the same errors as [`give`].
-pub(crate) fn take(host: &mut dyn Host, group: Dir) -> Result<(), HostError> {
+fn take(host: &mut dyn Host, group: Dir) -> Result<(), HostError> {
     for _ in 0..LOOKS {
         let with = threads(host, group)?.into_iter().filter(|(_, cookie)| *cookie != 0);
         let with: Vec<u32> = with.map(|(tid, _)| tid).collect();
@@ -62,7 +131,7 @@ pub(crate) fn take(host: &mut dyn Host, group: Dir) -> Result<(), HostError> {
 }
 
 /// Whether a thread in or below the group has a cookie; `false` if the cookies cannot be read.
-pub(crate) fn any(host: &mut dyn Host, group: Dir) -> bool {
+fn any(host: &mut dyn Host, group: Dir) -> bool {
     threads(host, group).is_ok_and(|found| found.iter().any(|(_, cookie)| *cookie != 0))
 }
 

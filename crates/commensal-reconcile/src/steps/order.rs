@@ -1,12 +1,16 @@
 //! Sends orders (the configuration of cgroups) to commensal's scheduler (`commensal-sched`), and records them in the
 //! journal.
 
-use super::{Applied, Refusal, Work, host_error};
+use super::kind::{Facts, Kind, Rank};
+use crate::drivers::apply::{Applied, Refusal, Settled, Work, host_error};
 use crate::drivers::scheduler::order;
-use crate::journal::Record;
+use crate::journal::{Mounts, Ordering, Record, fits};
 use commensal_core::actual::{CgroupPath, CgroupRef, SCHEDULER};
 use commensal_core::scheduler::Orders;
+use commensal_core::text::{self, visible};
+use commensal_host::below;
 use commensal_sensors::scheduler::Unanswered;
+use std::path::Path;
 
 impl Work<'_> {
     /// Returns journal records for the cgroups whose orders are new or changed.
@@ -21,7 +25,7 @@ impl Work<'_> {
         let new: Vec<String> = new.collect();
         new.into_iter().map(move |cgroup| {
             let path = CgroupPath::new(cgroup.strip_prefix(&mount).unwrap_or(&cgroup)).as_str().to_owned();
-            Record::Ordering { owner: owner.clone(), mount: mount.clone(), path }
+            Record::Ordering(Ordering { owner: owner.clone(), mount: mount.clone(), path })
         })
     }
 
@@ -38,7 +42,30 @@ impl Work<'_> {
     }
 }
 
-/// Returns the entry of [`Outcome::applied`](super::Outcome::applied) for orders.
-pub(super) fn ordered(to: &Orders, read: String) -> Applied {
+/// Returns the entry of `Outcome::applied` for orders.
+pub(crate) fn ordered(to: &Orders, read: String) -> Applied {
     Applied { place: SCHEDULER.to_owned(), file: "orders", want: to.describe(), read }
+}
+
+impl Kind for Ordering {
+    fn facts(&self) -> Facts<'_> {
+        // `restore` removes the orders of one owner together, before all other records.
+        Facts { rank: Rank::First, group: None, proof: false }
+    }
+
+    fn words(&self) -> String {
+        let group = text::path(&below(Path::new(&self.mount), &self.path));
+        format!("the scheduler got an order for {group} from {}", visible(&self.owner))
+    }
+
+    fn objection(&self, _: &Mounts) -> Option<String> {
+        fits::cgroup(&self.mount, &self.path)
+    }
+
+    fn is_settled(&self, settled: &Settled) -> bool {
+        settled
+            .orders
+            .as_ref()
+            .is_some_and(|to| to.owner == self.owner && !to.groups.contains_key(&self.cgroup()))
+    }
 }

@@ -5,7 +5,9 @@
 //! says that threads were switched to `SCHED_EXT`: threads that they start later inherit this policy, have no record,
 //! and get the normal policy when the scheduler is unloaded.
 
-use crate::journal::{Journal, JournalError, Record};
+use super::kind::{Facts, Kind, Rank};
+use crate::journal::{Journal, JournalError, Mounts, Policy, Record};
+use crate::restore::{Undo, Undone};
 use commensal_core::errno::Errno;
 use commensal_core::process::{SCHED_EXT, SCHED_NORMAL, SCHED_PLAIN, Stat};
 use commensal_host::{Host, HostError};
@@ -52,41 +54,75 @@ pub fn record(
     threads: &[(u32, ThreadLook)],
     journal: &mut Journal,
 ) -> Result<(), JournalError> {
-    let own = threads
-        .iter()
-        .filter(|(_, look)| look.policy != SCHED_NORMAL)
-        .map(|(tid, look)| Record::Policy { tid: *tid, start_ticks: look.start_ticks, policy: look.policy });
+    let own = threads.iter().filter(|(_, look)| look.policy != SCHED_NORMAL).map(|(tid, look)| {
+        Record::Policy(Policy { tid: *tid, start_ticks: look.start_ticks, policy: look.policy })
+    });
     let wanted = std::iter::once(Record::Scheduling).chain(own);
     let records: Vec<Record> = wanted.filter(|record| !journal.has(record)).collect();
     journal.append(host, &records)
 }
 
-/// Gives every `SCHED_EXT` thread the normal policy; journalled threads get their original policy separately.
-pub(crate) fn all_back(host: &mut dyn Host) -> Result<Option<String>, HostError> {
-    let mut count = 0;
-    for pid in numbers(&host.list(Path::new("/proc"))?) {
-        let tasks = host.list(Path::new(&format!("/proc/{pid}/task"))).unwrap_or_default();
-        for tid in numbers(&tasks) {
-            if look(host, tid).is_some_and(|look| look.policy == SCHED_EXT) {
-                count += usize::from(set(host, tid, SCHED_NORMAL)?);
+/// The record that threads became `SCHED_EXT`. Undoing it gives every `SCHED_EXT` thread the normal policy; journalled
+/// threads get their original policy separately, later.
+pub(super) struct AllThreads;
+
+impl Kind for AllThreads {
+    fn facts(&self) -> Facts<'_> {
+        Facts { rank: Rank::First, group: None, proof: false }
+    }
+
+    fn words(&self) -> String {
+        "threads became SCHED_EXT".to_owned()
+    }
+
+    fn objection(&self, _: &Mounts) -> Option<String> {
+        None
+    }
+
+    fn undo(&self, host: &mut dyn Host, _: &mut Undo<'_>) -> Undone {
+        let mut count = 0;
+        for pid in numbers(&host.list(Path::new("/proc"))?) {
+            let tasks = host.list(Path::new(&format!("/proc/{pid}/task"))).unwrap_or_default();
+            for tid in numbers(&tasks) {
+                if look(host, tid).is_some_and(|look| look.policy == SCHED_EXT) {
+                    count += usize::from(set(host, tid, SCHED_NORMAL)?);
+                }
             }
         }
+        Ok((count > 0).then(|| format!("{count} threads have their own scheduling policy again")))
     }
-    Ok((count > 0).then(|| format!("{count} threads have their own scheduling policy again")))
 }
 
-/// Restores a journalled thread's policy; returns `None` if the thread has exited, or has another policy than
-/// `SCHED_EXT` or the normal one by now.
-pub(crate) fn put_back(
-    host: &mut dyn Host,
-    (tid, started): (u32, u64),
-    policy: i32,
-) -> Result<Option<String>, HostError> {
-    match look(host, tid) {
-        Some(now) if now.start_ticks == started && [SCHED_NORMAL, SCHED_EXT].contains(&now.policy) => {}
-        _ => return Ok(None),
+impl Kind for Policy {
+    fn facts(&self) -> Facts<'_> {
+        Facts { rank: Rank::Threads, group: None, proof: false }
     }
-    Ok(set(host, tid, policy)?.then(|| format!("thread {tid} has scheduling policy {policy} again")))
+
+    fn words(&self) -> String {
+        format!("thread {} had scheduling policy {}", self.tid, self.policy)
+    }
+
+    fn objection(&self, _: &Mounts) -> Option<String> {
+        let fits = [SCHED_NORMAL, SCHED_EXT].contains(&self.policy) || SCHED_PLAIN.contains(&self.policy);
+        (!fits).then(|| format!("commensal never replaces scheduling policy {} of a thread", self.policy))
+    }
+
+    fn subject(&self) -> Option<Record> {
+        Some(Record::Policy(Policy { policy: 0, ..*self }))
+    }
+
+    /// Restores the thread's policy, unless the thread has exited, or has another policy than `SCHED_EXT` or the normal
+    /// one by now.
+    fn undo(&self, host: &mut dyn Host, _: &mut Undo<'_>) -> Undone {
+        let Policy { tid, start_ticks, policy } = *self;
+        match look(host, tid) {
+            Some(now)
+                if now.start_ticks == start_ticks && [SCHED_NORMAL, SCHED_EXT].contains(&now.policy) => {}
+            _ => return Ok(None),
+        }
+        let is_set = set(host, tid, policy)?;
+        Ok(is_set.then(|| format!("thread {tid} has scheduling policy {policy} again")))
+    }
 }
 
 /// Sets a thread's policy; returns `false` if the thread has exited.

@@ -2,14 +2,16 @@
 //! these threads `SCHED_IDLE`). Journals the attributes before the kernel changes them, and restores them when the
 //! threads have left all groups below level 0.
 
-use super::{Refusal, Work, host_error};
+use super::kind::{Facts, Kind, Rank};
+use crate::drivers::apply::{Refusal, Work, host_error};
 use crate::drivers::level::{self, Given, Thread};
-use crate::journal::{Journal, Record, Target};
+use crate::journal::{Journal, Lifting, Member, Mounts, Record, Target, fits};
+use crate::restore::{Undo, Undone, members};
 use commensal_core::actual::{CgroupPath, CgroupRef};
 use commensal_core::knob::Controller;
 use commensal_core::plan::{Action, Movement, Step};
 use commensal_core::text;
-use commensal_host::{Dir, below};
+use commensal_host::{Dir, Host, Scheduling, below};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -46,7 +48,7 @@ impl Work<'_> {
             self.outcome.told.push(format!(
                 "{left_out} threads of {} have scheduling policies that the journal does not record, because it has records of \
                  {} threads already: undo gives these threads SCHED_OTHER",
-                text::path(&below(Path::new(&target.mount), &target.path)),
+                target.shown(),
                 level::MOST
             ));
         }
@@ -95,7 +97,7 @@ impl Work<'_> {
     /// undoing them, may have moved threads out of such groups. Returns the threads whose records can be dropped, and
     /// messages about threads for which the kernel refused. The records of the refused threads stay, for `restore`; while
     /// a group is replaced only in part, all stay, because completing that needs them.
-    pub(super) fn give_back(&mut self, steps: &[Step], journal: &Journal) -> (BTreeSet<Thread>, Vec<String>) {
+    pub(crate) fn give_back(&mut self, steps: &[Step], journal: &Journal) -> (BTreeSet<Thread>, Vec<String>) {
         let (mut given, mut refused) = (BTreeSet::new(), Vec::new());
         let leaves = |step: &Step| {
             matches!(step.action, Action::Irreversible { .. } | Action::Recreate { .. } | Action::Move(_))
@@ -104,12 +106,9 @@ impl Work<'_> {
             return (given, refused);
         }
         let in_part = journal.recreating().next().is_some();
-        for record in journal.of_members() {
-            let Record::Member { group, tid, start_ticks, scheduling } = &record else { continue };
-            let thread = (*tid, *start_ticks);
-            let hierarchies = &self.actual.hierarchies;
-            match level::put_back(self.host, hierarchies, &group.mount, thread, scheduling) {
-                Ok(Given::Back(_) | Given::Settled) if !in_part => drop(given.insert(thread)),
+        for member in journal.of_members() {
+            match level::put_back(self.host, &self.actual.hierarchies, &member) {
+                Ok(Given::Back(_) | Given::Settled) if !in_part => drop(given.insert(member.thread())),
                 Ok(_) => {}
                 Err(error) => refused.push(format!("{error}; `commensal restore` tries it again")),
             }
@@ -118,10 +117,52 @@ impl Work<'_> {
     }
 }
 
-/// Whether the record is about one of these threads.
-pub(super) fn is_member(record: &Record, threads: &BTreeSet<Thread>) -> bool {
-    match record {
-        Record::Member { tid, start_ticks, .. } => threads.contains(&(*tid, *start_ticks)),
-        _ => false,
+impl Kind for Member {
+    fn facts(&self) -> Facts<'_> {
+        // A thread keeps SCHED_IDLE as long as it is in a group below level 0.
+        Facts { rank: Rank::Threads, group: None, proof: false }
+    }
+
+    fn words(&self) -> String {
+        format!("thread {} of {} had {}", self.tid, self.group.shown(), self.scheduling)
+    }
+
+    fn objection(&self, _: &Mounts) -> Option<String> {
+        let scheduling = &self.scheduling;
+        fits::place(&self.group)
+            .or_else(|| (!scheduling.is_possible()).then(|| format!("no thread has {scheduling}")))
+    }
+
+    fn subject(&self) -> Option<Record> {
+        // The group may have been replaced since, or the thread moved to another group.
+        let group = Target { mount: String::new(), path: String::new(), inode: 0 };
+        Some(Record::Member(Member { group, scheduling: Scheduling::default(), ..*self }))
+    }
+
+    fn undo(&self, host: &mut dyn Host, undo: &mut Undo<'_>) -> Undone {
+        members::give(host, &undo.hierarchies, self)
+    }
+}
+
+impl Kind for Lifting {
+    fn facts(&self) -> Facts<'_> {
+        // Lifted members are moved back before anything is undone.
+        Facts { rank: Rank::First, group: None, proof: false }
+    }
+
+    fn words(&self) -> String {
+        let to = text::path(&below(Path::new(&self.group.mount), &self.to));
+        format!("members of {} may be in {to}", self.group.shown())
+    }
+
+    fn objection(&self, _: &Mounts) -> Option<String> {
+        let Lifting { group, to } = self;
+        fits::place(group)
+            .or_else(|| fits::cgroup(&group.mount, to))
+            .or_else(|| (!group.lifts_to(to)).then(|| format!("{to:?} is not a group for lifted members")))
+    }
+
+    fn mark(&self) -> Option<(&Target, String)> {
+        Some((&self.group, "lifting".to_owned()))
     }
 }

@@ -1,11 +1,14 @@
 //! Sets levels (`cpu.qos_level` of openEuler's kernel), and undoes them. The kernel does not allow a level to be raised
 //! again, so undoing a level moves the members to a fresh group that replaces the old one.
 
-use super::{Applied, Refusal, Work, host_error};
+use super::kind::{Facts, Kind, Rank};
+use crate::drivers::apply::{Applied, Refusal, Work, host_error};
 use crate::drivers::{level, recreate};
-use crate::journal::{Journal, Record};
+use crate::journal::{Journal, Mounts, Record, Recreating, fits};
+use crate::restore::{Left, Undo, Undone};
 use commensal_core::actual::{CgroupPath, CgroupRef};
 use commensal_core::knob::{KnobId, Value};
+use commensal_host::Host;
 
 impl Work<'_> {
     /// Writes a level, after recording the scheduling attributes that the kernel will change in the members. At a level
@@ -18,16 +21,14 @@ impl Work<'_> {
         journal: &mut Journal,
     ) -> Result<(), Refusal> {
         self.record_members(place, journal)?;
-        let written = self.write(place, knob, None, to);
+        let written = self.write(place, (knob, None), to);
         // Uses what the file reads now, because the kernel may have changed the written value.
         let dir = self.dir(place)?;
         if level::of(self.host, dir).is_some_and(|now| now > 0) {
-            for record in journal.of_members() {
-                let Record::Member { group, tid, start_ticks, scheduling } = &record else { continue };
-                let (thread, hierarchies) = ((*tid, *start_ticks), &self.actual.hierarchies);
+            for member in journal.of_members() {
                 // Attributes that the kernel refuses now are tried again at the end of the plan, which then reports a
                 // refusal.
-                let _ = level::put_back(self.host, hierarchies, &group.mount, thread, scheduling);
+                let _ = level::put_back(self.host, &self.actual.hierarchies, &member);
             }
         }
         written
@@ -44,7 +45,7 @@ impl Work<'_> {
     ) -> Result<(), Refusal> {
         let dir = self.dir(place)?;
         let (mount, target) = (self.mount(place), self.target(place, dir));
-        journal.append(self.host, &[Record::Recreating(target)])?;
+        journal.append(self.host, &[Record::Recreating(Recreating(target))])?;
         // Open directories of the group and of groups below it will be those of removed groups.
         let stale = self
             .dirs
@@ -71,5 +72,24 @@ impl Work<'_> {
         }
         self.outcome.applied.push(Applied { place, file: file.name, want, read });
         Ok(())
+    }
+}
+
+impl Kind for Recreating {
+    fn facts(&self) -> Facts<'_> {
+        Facts { rank: Rank::Values, group: None, proof: false }
+    }
+
+    fn words(&self) -> String {
+        format!("{} is about to be replaced by a fresh group", self.0.shown())
+    }
+
+    fn objection(&self, _: &Mounts) -> Option<String> {
+        fits::place(&self.0)
+    }
+
+    /// `restore` completes replacements before it undoes anything; a record that is still one says why elsewhere.
+    fn undo(&self, _: &mut dyn Host, _: &mut Undo<'_>) -> Undone {
+        Err(Left::Waits)
     }
 }

@@ -6,31 +6,21 @@
 //! moved by mistake. That process is moved to its parent's group, because new processes start in the group of their
 //! parent.
 
-use super::{Refusal, Work, host_error};
+use super::kind::{Facts, Kind, Rank};
+use crate::drivers::apply::{MoveOutcome, Refusal, Work, host_error};
 use crate::drivers::processes::{Origins, alive, identity, is, write_pid};
 use crate::drivers::{level, members};
 use crate::hand::is_gone;
-use crate::journal::{Journal, JournalError, Record, Target};
-use commensal_core::actual::{CgroupPath, CgroupRef};
+use crate::journal::{Journal, JournalError, Mounts, Moved, Moving, Record, Target, fits};
+use commensal_core::actual::{ActualState, CgroupPath, CgroupRef, Ours};
 use commensal_core::errno::Errno;
 use commensal_core::member::ProcessId;
 use commensal_core::plan::{Action, Movement, Step};
-use commensal_host::{Dir, Process, below};
+use commensal_core::text::visible;
+use commensal_host::{Dir, Process};
 use commensal_sensors::processes::{apart, places};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-
-/// Result of the move of a process.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum MoveOutcome {
-    /// The process was moved.
-    Moved,
-    /// The process has exited.
-    Gone,
-    /// The process was not moved, for this reason. The flag tells whether the process is in its old group in every
-    /// hierarchy.
-    Stayed(String, bool),
-}
 
 /// A hierarchy in which a process was moved, with its old and new group.
 type Shifted = (usize, CgroupPath, CgroupPath);
@@ -44,7 +34,7 @@ enum Written {
 
 impl Work<'_> {
     /// Journals the current groups of the processes that the steps are about to move into commensal's groups.
-    pub(super) fn announce(&mut self, steps: &[Step], journal: &mut Journal) -> Result<(), Refusal> {
+    pub(crate) fn announce(&mut self, steps: &[Step], journal: &mut Journal) -> Result<(), Refusal> {
         self.known = journal.processes();
         let mut records = Vec::new();
         for movement in steps.iter().filter_map(into_ours) {
@@ -58,14 +48,14 @@ impl Work<'_> {
                 self.apart.insert(movement.process);
                 continue;
             }
-            let record = Record::Moving {
+            let record = Record::Moving(Moving {
                 pid: movement.process.pid,
                 start_ticks,
                 pgrp,
                 by: movement.by.clone(),
                 from: self.targets(&movement.from),
                 to: self.targets(&movement.to),
-            };
+            });
             match journal.has(&record) {
                 // A crash after the record was written may have prevented the mark (its copy on the group).
                 true => journal.mark(self.host, &record),
@@ -252,7 +242,7 @@ impl Work<'_> {
     }
 
     /// Returns a message if the process of an undone move is still in one of the groups that it should have left.
-    pub(super) fn not_returned(&self, undone: &Movement) -> Option<String> {
+    pub(crate) fn not_returned(&self, undone: &Movement) -> Option<String> {
         let now = self.whereabouts(undone.process.pid);
         let (_, still) = undone.from.iter().find(|(hierarchy, from)| now.get(hierarchy) == Some(*from))?;
         let because = match self.moves.get(&undone.process) {
@@ -280,13 +270,13 @@ impl Work<'_> {
         let (mut origins, mut groups) = (Origins::default(), BTreeSet::new());
         for record in journal.moving() {
             origins.add(record);
-            if let Record::Moving { to, .. } = record {
+            if let Record::Moving(Moving { to, .. }) = record {
                 groups.extend(to);
             }
         }
         let (mut needed, mut seen) = (BTreeSet::new(), BTreeSet::new());
         for group in groups {
-            let Ok(dir) = self.host.open(&below(Path::new(&group.mount), &group.path)) else { continue };
+            let Ok(dir) = self.host.open(&group.place()) else { continue };
             let inside = members::pids(self.host, dir).unwrap_or_default();
             self.host.close(dir);
             for pid in inside.into_iter().filter(|_| dir.inode == group.inode) {
@@ -306,7 +296,7 @@ impl Work<'_> {
 
     /// Updates the journal: records completed moves as done, and drops the records of processes that stayed in their
     /// group, have exited or were moved back in every hierarchy, unless a record is still needed.
-    pub(super) fn settle_moves(&mut self, steps: &[Step], journal: &mut Journal) -> Result<(), JournalError> {
+    pub(crate) fn settle_moves(&mut self, steps: &[Step], journal: &mut Journal) -> Result<(), JournalError> {
         if self.moves.is_empty() {
             return Ok(());
         }
@@ -322,7 +312,7 @@ impl Work<'_> {
             match moves.get(&process) {
                 _ if movement.home => {}
                 Some(MoveOutcome::Moved) if !movement.by.is_empty() => {
-                    done.push(Record::Moved { pid, start_ticks });
+                    done.push(Record::Moved(Moved { pid, start_ticks }));
                 }
                 Some(MoveOutcome::Moved) if self.is_home(process) => drop(over.insert(process)),
                 _ => {}
@@ -350,5 +340,59 @@ fn into_ours(step: &Step) -> Option<&Movement> {
     match &step.action {
         Action::Move(movement) if !movement.by.is_empty() && !movement.home => Some(movement),
         _ => None,
+    }
+}
+
+impl Kind for Moving {
+    fn facts(&self) -> Facts<'_> {
+        // `restore` empties the groups of all records together, before it undoes other records of this rank.
+        Facts { rank: Rank::Threads, group: None, proof: true }
+    }
+
+    fn words(&self) -> String {
+        let mut text = format!("process {} was selected by {}", self.pid, visible(&self.by));
+        for (word, groups) in [("from", &self.from), ("to", &self.to)] {
+            let groups: Vec<String> = groups.iter().map(Target::shown).collect();
+            text += &format!(" {word} {}", groups.join(", "));
+        }
+        text
+    }
+
+    fn objection(&self, _: &Mounts) -> Option<String> {
+        self.from.iter().chain(&self.to).find_map(fits::place)
+    }
+
+    fn mark(&self) -> Option<(&Target, String)> {
+        Some((self.to.first()?, format!("moving.{}.{}", self.pid, self.start_ticks)))
+    }
+
+    fn claim(&self, actual: &ActualState, ours: &mut Ours) {
+        let process = ProcessId { pid: self.pid, start_ticks: self.start_ticks };
+        let moved = ours.moved.entry(process).or_default();
+        for place in self.from.iter().filter_map(|target| target.find(actual)) {
+            moved.from.entry(place.hierarchy).or_insert(place.path);
+        }
+        let to = self.to.iter().filter_map(|target| target.find(actual));
+        moved.to.extend(to.map(|place| (place.hierarchy, place.path)));
+        (moved.by, moved.done) = (self.by.clone(), false);
+    }
+}
+
+impl Kind for Moved {
+    fn facts(&self) -> Facts<'_> {
+        Facts { rank: Rank::Threads, group: None, proof: false }
+    }
+
+    fn words(&self) -> String {
+        format!("process {} was moved", self.pid)
+    }
+
+    fn objection(&self, _: &Mounts) -> Option<String> {
+        None
+    }
+
+    fn claim(&self, _: &ActualState, ours: &mut Ours) {
+        let process = ProcessId { pid: self.pid, start_ticks: self.start_ticks };
+        ours.moved.entry(process).or_default().done = true;
     }
 }

@@ -1,10 +1,13 @@
 //! Pins single threads to CPUs, such as the vCPU threads of a VM. The undo journal gets a thread's previous affinity
 //! first.
 
-use crate::journal::{Journal, JournalError, Record};
+use super::kind::{Facts, Kind, Rank};
+use crate::journal::{Affinity, Journal, JournalError, Mounts, Record};
+use crate::restore::{Left, Undo, Undone};
 use commensal_core::cpuset::CpuSet;
 use commensal_core::errno::Errno;
 use commensal_core::process::SCHED_NORMAL;
+use commensal_core::text::visible;
 use commensal_host::{Host, HostError};
 use commensal_sensors::inherited::Inherited;
 use commensal_sensors::processes::start_ticks;
@@ -27,7 +30,7 @@ pub fn pin_thread(
     if before.parse::<CpuSet>().is_ok_and(|before| before == *cpus) {
         return Ok(false);
     }
-    let record = Record::Affinity { tid, start_ticks, cpus: before };
+    let record = Record::Affinity(Affinity { tid, start_ticks, cpus: before });
     if !journal.has(&record) {
         journal.append(host, &[record])?;
     }
@@ -54,24 +57,36 @@ pub fn as_from_a_free_shell(host: &mut dyn Host) -> Vec<String> {
     Inherited::read(host).limits()
 }
 
-/// Restores a thread's affinity; returns `None` if the thread has exited.
-///
-/// # Errors
-/// Returns the kernel's error.
-pub(crate) fn put_back(
-    host: &mut dyn Host,
-    (tid, started): (u32, u64),
-    cpus: &str,
-) -> Result<Option<String>, HostError> {
-    if start_ticks(host, tid) != Some(started) {
-        return Ok(None);
+impl Kind for Affinity {
+    fn facts(&self) -> Facts<'_> {
+        Facts { rank: Rank::Threads, group: None, proof: false }
     }
-    // Cannot fail: the journal line is complete, and its value was read from the kernel.
-    let set = cpus.parse().unwrap_or_default();
-    match host.set_affinity(tid, &set) {
-        Ok(()) => Ok(Some(format!("thread {tid} may run on CPUs {cpus} again"))),
-        Err(error) if error.errno == Errno::ESRCH => Ok(None),
-        Err(error) => Err(error),
+
+    fn words(&self) -> String {
+        format!("thread {} could use CPUs {}", self.tid, visible(&self.cpus))
+    }
+
+    fn objection(&self, _: &Mounts) -> Option<String> {
+        let fits = self.cpus.parse::<CpuSet>().is_ok_and(|cpus| !cpus.is_empty());
+        (!fits).then(|| format!("{:?} is not a list of CPUs", self.cpus))
+    }
+
+    fn subject(&self) -> Option<Record> {
+        Some(Record::Affinity(Affinity { cpus: String::new(), ..*self }))
+    }
+
+    fn undo(&self, host: &mut dyn Host, _: &mut Undo<'_>) -> Undone {
+        let Affinity { tid, start_ticks: started, cpus } = self;
+        if start_ticks(host, *tid) != Some(*started) {
+            return Ok(None);
+        }
+        // Cannot fail: the journal line is complete, and its value was read from the kernel.
+        let set = cpus.parse().unwrap_or_default();
+        match host.set_affinity(*tid, &set) {
+            Ok(()) => Ok(Some(format!("thread {tid} may run on CPUs {cpus} again"))),
+            Err(error) if error.errno == Errno::ESRCH => Ok(None),
+            Err(error) => Err(Left::Failed(error)),
+        }
     }
 }
 

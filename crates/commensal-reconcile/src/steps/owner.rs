@@ -1,0 +1,20 @@
+//! The first line of a journal. It is not about a step.
+
+use super::kind::{Facts, Kind, Rank};
+use crate::journal::{Mounts, Owner};
+use commensal_core::text::visible;
+
+impl Kind for Owner {
+    fn facts(&self) -> Facts<'_> {
+        Facts { rank: Rank::First, group: None, proof: false }
+    }
+
+    fn words(&self) -> String {
+        let (kind, boot) = (visible(&self.kind), visible(&self.boot_id));
+        format!("written by {kind}, process {}, in boot {boot}", self.pid)
+    }
+
+    fn objection(&self, _: &Mounts) -> Option<String> {
+        None
+    }
+}

@@ -1,0 +1,393 @@
+//! Values of settings: originals, which `restore` puts back, and safe values, which are in force when no agent runs.
+
+use super::kind::{Facts, Kind, Rank};
+use crate::agent_lock::lives;
+use crate::drivers::apply::{Applied, Refusal, Settled, Work, host_error};
+use crate::drivers::original_text;
+use crate::hand::{self, Put, Slot};
+use crate::journal::{Journal, Mounts, Original, Record, Safe, Target, fits};
+use crate::marks;
+use crate::restore::{Left, Undo, Undone, lost, not_taken, recreating, shared, target};
+use commensal_core::actual::{ActualState, CgroupRef, Ours};
+use commensal_core::errno::Errno;
+use commensal_core::knob::{File, Form, KnobId, KnobStatus, Value, Version};
+use commensal_core::plan::{Action, Step};
+use commensal_core::text::{self, visible};
+use commensal_core::topology::Device;
+use commensal_host::{Dir, Host, HostError};
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// A setting of a plan.
+pub(crate) type Setting = (CgroupRef, KnobId, Option<Device>);
+
+impl Work<'_> {
+    /// Puts one value into a group.
+    pub(crate) fn write(
+        &mut self,
+        place: &CgroupRef,
+        (knob, device): (KnobId, Option<Device>),
+        to: &Value,
+    ) -> Result<(), Refusal> {
+        let dir = self.dir(place)?;
+        let slot = Slot { knob, file: self.file(place, knob)?, device };
+        let (put, place) = (hand::put(self.host, dir, &slot, to), self.actual.show(place));
+        let (file, want) = (slot.file.name, to.to_string());
+        let read = match put {
+            Put::Held(read) | Put::Written(read) => read.to_string(),
+            Put::NotTaken(read) => {
+                return Err(Refusal::ReadBack { place, file, want, read: read.to_string() });
+            }
+            Put::Unread(because) => return Err(Refusal::Unread { place, file, because }),
+            Put::Gone(error) | Put::Refused(error) => return Err(host_error(error, Some(knob))),
+            Put::Unwritable(why) => return Err(Refusal::Plan(why)),
+        };
+        self.outcome.applied.push(Applied { place, file, want, read });
+        Ok(())
+    }
+
+    /// Returns the record of a setting that had this value; `None` if the group no longer exists.
+    pub(super) fn original(
+        &mut self,
+        (place, knob, device): (&CgroupRef, KnobId, Option<Device>),
+        value: &Value,
+    ) -> Option<Record> {
+        let (dir, file) = (self.dir(place).ok()?, self.file(place, knob).ok()?);
+        let value = file.encode(value, device).unwrap_or_default();
+        Some(Record::Original(self.of_setting((place, dir), (knob, file), device, value)))
+    }
+
+    fn of_setting(
+        &self,
+        (place, dir): (&CgroupRef, Dir),
+        (knob, file): (KnobId, &File),
+        device: Option<Device>,
+        value: String,
+    ) -> Original {
+        let (knob, file) = (knob.to_string(), file.name.to_owned());
+        let device = device.map(|device| device.to_string());
+        Original { group: self.target(place, dir), knob, file, device, value }
+    }
+
+    /// Returns the records that are needed before a setting is written for the first time. `seen` are the settings that
+    /// have their records.
+    pub(super) fn before_write(
+        &mut self,
+        step: &Step,
+        setting: (KnobId, Option<Device>),
+        seen: &mut BTreeSet<Setting>,
+        journal: &Journal,
+    ) -> Result<Vec<Record>, Refusal> {
+        let mut records = Vec::new();
+        let ((knob, device), place) = (setting, &step.place);
+        let dir = self.dir(place)?;
+        if seen.insert((place.clone(), knob, device)) {
+            let record = self.before_first_write((place, dir), setting, journal)?;
+            if record.is_some() {
+                records.extend(self.enabled_by_others(place, knob, journal));
+            }
+            records.extend(record);
+        }
+        // The kernel discards the weight when a group becomes idle. A plan therefore writes the default weight first,
+        // which journals the old one. If that write was refused and is left out now, the old weight would be lost, so it
+        // is journalled here.
+        let weight = (place.clone(), KnobId::CpuWeight, None);
+        let idles = matches!(&step.action, Action::Write { to, .. } if *to == Value::Number(1));
+        if knob == KnobId::CpuIdle && idles && !seen.contains(&weight) {
+            let record = self.before_first_write((place, dir), (KnobId::CpuWeight, None), journal)?;
+            let default = self.file(place, KnobId::CpuWeight)?.default;
+            let differs = |one: &Record| !matches!(one, Record::Original(one) if one.value == default);
+            if let Some(record) = record.filter(differs) {
+                records.push(record);
+                seen.insert(weight);
+            }
+        }
+        Ok(records)
+    }
+
+    /// Returns the record of a setting's value before its first write; `None` if the original is recorded already.
+    fn before_first_write(
+        &mut self,
+        (place, dir): (&CgroupRef, Dir),
+        (knob, device): (KnobId, Option<Device>),
+        journal: &Journal,
+    ) -> Result<Option<Record>, Refusal> {
+        let file = self.file(place, knob)?;
+        let setting = self.of_setting((place, dir), (knob, file), device, String::new());
+        let with = |value: String| Record::Original(Original { value, ..setting.clone() });
+        let subject = with(String::new());
+        let known = journal.has(&subject);
+        // A value that another instance of commensal has written is not an original: that instance's mark has the value
+        // from before its write.
+        let mark = match marks::of(self.host, dir, &subject) {
+            // The journal has the original as well, so the damaged copy is replaced.
+            Err(error) if known && marks::is_damaged(&error) => {
+                journal.mark_first(self.host, &subject);
+                None
+            }
+            mark => mark.map_err(|error| host_error(error, Some(knob)))?,
+        };
+        let other = mark.as_ref().filter(|mark| Path::new(&mark.owner) != journal.state_dir());
+        if let Some(other) = other.filter(|other| lives(self.host, &other.owner)) {
+            let (place, owner) = (self.actual.show(place), other.owner.clone());
+            return Err(Refusal::Claimed { place, file: file.name, owner });
+        }
+        let told = mark.as_ref().and_then(|mark| match &mark.record {
+            Record::Original(Original { value, .. }) if file.parse(value, device).is_ok() => {
+                Some(value.clone())
+            }
+            _ => None,
+        });
+        match (known, told) {
+            (true, Some(value)) if other.is_some() => journal.mark(self.host, &with(value)),
+            // Undoing this level replaces the group, which requires the mark. A crash after the record was written may
+            // have prevented the mark.
+            (true, None) if knob == KnobId::CpuQosLevel => journal.mark_first(self.host, &subject),
+            (true, _) => {}
+            (false, Some(value)) => return Ok(Some(with(value))),
+            (false, None) => {
+                let is_fresh = self.enables(place, knob);
+                return Ok(Some(with(self.value_now(dir, (knob, file), device, is_fresh)?)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns the text to write later to restore the knob's current value. `is_fresh`: the plan enables the knob's
+    /// controller for this group, so the file may not exist yet, and gets the kernel's default when it appears.
+    fn value_now(
+        &mut self,
+        dir: Dir,
+        (knob, file): (KnobId, &File),
+        device: Option<Device>,
+        is_fresh: bool,
+    ) -> Result<String, Refusal> {
+        let text = match original_text(self.host, dir, (knob, file)) {
+            Err(error) if error.errno == Errno::ENOENT && is_fresh => file.default.to_owned(),
+            read => read.map_err(|error| host_error(error, Some(knob)))?,
+        };
+        let value = file.parse(&text, device).map_err(|error| Refusal::Plan(error.to_string()))?;
+        file.encode(&value, device).map_err(|error| Refusal::Plan(error.to_string()))
+    }
+}
+
+impl Kind for Original {
+    fn facts(&self) -> Facts<'_> {
+        // Undoing a level replaces the group.
+        let proof = self.knob == KnobId::CpuQosLevel.to_string();
+        Facts { rank: Rank::Values, group: Some(&self.group), proof }
+    }
+
+    fn words(&self) -> String {
+        self.describe("was")
+    }
+
+    fn objection(&self, mounts: &Mounts) -> Option<String> {
+        fits::place(&self.group).or_else(|| self.check(mounts))
+    }
+
+    fn mark(&self) -> Option<(&Target, String)> {
+        Some((&self.group, self.attribute("original")))
+    }
+
+    fn subject(&self) -> Option<Record> {
+        Some(Record::Original(Original { value: String::new(), ..self.clone() }))
+    }
+
+    fn claim(&self, actual: &ActualState, ours: &mut Ours) {
+        let Some((place, id)) = self.group.find(actual).zip(KnobId::from_name(&self.knob)) else { return };
+        let device: Option<Device> = self.device.as_ref().and_then(|text| text.parse().ok());
+        let version = actual.hierarchies[place.hierarchy].version;
+        let value = id.row().file(version).and_then(|file| file.parse(&self.value, device).ok());
+        ours.originals.extend(value.map(|value| ((place, id, device), value)));
+    }
+
+    fn is_settled(&self, settled: &Settled) -> bool {
+        settled.is_dead(&self.group)
+    }
+
+    /// Restores the value, unless other groups still depend on the present value.
+    fn undo(&self, host: &mut dyn Host, undo: &mut Undo<'_>) -> Undone {
+        let Original { group, knob, file, value, .. } = self;
+        match KnobId::from_name(knob) {
+            Some(KnobId::IoCostQos) => {
+                if let Some(user) = shared::user(host, KnobId::IoWeight, &|path| undo.has_within(path)) {
+                    return Err(Left::Busy(format!(
+                        "{file} stays as it is: {user} has an io.weight that commensal did not set and that may depend on this file"
+                    )));
+                }
+            }
+            Some(KnobId::CpuBvtWarpNs) => {
+                if let Some(dir) = target::open(host, group)? {
+                    let written = shared::copies_back(host, self, dir, &|path| undo.known.contains(path));
+                    host.close(dir);
+                    undo.result.done.extend(written?);
+                }
+            }
+            _ => {}
+        }
+        if let Some(other) = lost::kept_by_another(host, undo.journal, self) {
+            return Ok(Some(format!(
+                "{} is left to the commensal whose state is in {other}, which restores it",
+                self.shown()
+            )));
+        }
+        let recreated = (group, file.as_str(), value.as_str());
+        // An attempt that the kernel refused half way may have left the members in a fresh group, without the old group.
+        if recreating::is_half_done(host, self) {
+            return recreating::restore_by_recreating(host, undo, recreated);
+        }
+        match self.put_back(host) {
+            Err(Left::Failed(error)) if knob == "cpu.qos_level" && error.errno == Errno::EINVAL => {
+                match recreating::level_above(host, group) {
+                    // The group inherits its level from a group above that will be undone as well. This record is tried
+                    // again after that.
+                    Some(_) if self.has_level_above(&undo.contents.records) => Err(Left::Failed(error)),
+                    _ => recreating::restore_by_recreating(host, undo, recreated),
+                }
+            }
+            Err(Left::Failed(error))
+                if *knob == KnobId::CpuWeight.to_string()
+                    && error.errno == Errno::EINVAL
+                    && !undo.idle.contains(group)
+                    && self.end_idle(host, undo)? =>
+            {
+                self.put_back(host)
+            }
+            back => back,
+        }
+    }
+}
+
+impl Original {
+    /// The kernel file, for people.
+    fn shown(&self) -> String {
+        text::path(&self.group.place().join(&self.file))
+    }
+
+    /// Describes the setting, such as `/sys/fs/cgroup/cpu/a/cpu.shares was 1024`.
+    fn describe(&self, verb: &str) -> String {
+        let Original { group, file, device, value, .. } = self;
+        let device = device.iter().map(|device| format!(" for {}", visible(device))).collect::<String>();
+        let value =
+            if value.trim().is_empty() { "empty".to_owned() } else { visible(value.trim()).into_owned() };
+        format!("{}/{}{device} {verb} {value}", group.shown(), visible(file))
+    }
+
+    fn attribute(&self, kind: &str) -> String {
+        match &self.device {
+            Some(device) => format!("{kind}.{}@{device}", self.knob),
+            None => format!("{kind}.{}", self.knob),
+        }
+    }
+
+    /// Checks the setting: the file must belong to the knob, and the value must be a text that commensal writes to restore
+    /// it (see `Work::value_now`).
+    fn check(&self, mounts: &Mounts) -> Option<String> {
+        let Original { group, knob, file, device, value } = self;
+        let row = KnobId::from_name(knob).map(KnobId::row).filter(|row| row.status == KnobStatus::Driven);
+        let Some(row) = row else { return Some(format!("commensal never writes a setting {knob:?}")) };
+        let version = mounts.get(&group.mount).copied().flatten();
+        let versions = [Version::V1, Version::V2].into_iter();
+        let mut files = versions.filter(|one| version.is_none_or(|here| here == *one));
+        let Some(of_row) = files.find_map(|one| row.file(one).filter(|of_row| of_row.name == file)) else {
+            return Some(format!("{file:?} is not the file of {knob}"));
+        };
+        let parsed = device.as_deref().map(str::parse::<Device>).transpose();
+        match parsed {
+            Ok(device) if device.is_some() == of_row.per_device() => {
+                (!is_written(of_row, device, value)).then(|| format!("{file} cannot have been {value:?}"))
+            }
+            _ => Some(format!("{:?} is not a device of {file}", device.as_deref())),
+        }
+    }
+
+    fn put_back(&self, host: &mut dyn Host) -> Undone {
+        let Original { group, knob, file, device, value } = self;
+        let Some(dir) = target::open(host, group)? else { return Ok(None) };
+        let shown = self.shown();
+        // The record was checked when it was read (`Kind::objection`), so this is a bug in commensal.
+        let wrong = |why: &str| {
+            let object = format!("{shown} ({why})");
+            let value = Some(value.trim().to_owned());
+            Left::Failed(HostError { operation: "restore", object, value, errno: Errno::EINVAL })
+        };
+        let slot = Slot::of(knob, file, device.as_deref());
+        let put = slot.map_err(wrong).and_then(|slot| {
+            let original = slot.file.parse(value, slot.device).map_err(|error| wrong(&error.to_string()))?;
+            Ok(hand::put(host, dir, &slot, &original))
+        });
+        host.close(dir);
+        match put? {
+            Put::Held(_) | Put::Gone(_) => Ok(None),
+            Put::Written(_) | Put::Unread(_) => Ok(Some(format!("{shown} is {} again", value.trim()))),
+            Put::NotTaken(_) => Err(Left::Failed(not_taken(shown, value))),
+            Put::Refused(error) => Err(Left::Failed(error)),
+            Put::Unwritable(why) => Err(wrong(&why)),
+        }
+    }
+
+    /// Whether the journal has the original level of a group above this one.
+    fn has_level_above(&self, records: &[Record]) -> bool {
+        records.iter().any(|record| match record {
+            Record::Original(Original { group: above, knob, .. }) if knob == "cpu.qos_level" => {
+                let inside = self.group.path.strip_prefix(&above.path);
+                above.mount == self.group.mount && inside.is_some_and(|rest| rest.starts_with('/'))
+            }
+            _ => false,
+        })
+    }
+
+    /// Ends `cpu.idle` of a group whose weight cannot be restored because the group is idle (EINVAL), although no readable
+    /// record contains its original `cpu.idle` (that record is damaged or torn). The group was not idle when its weight
+    /// was recorded, because commensal records a weight other than the default only while it can be written. The group
+    /// became idle later, by commensal unless the group's owner uses `cpu.idle` since. The recorded weight is certainly
+    /// the owner's, so it takes precedence. Returns whether the group was idle and no longer is.
+    fn end_idle(&self, host: &mut dyn Host, undo: &mut Undo<'_>) -> Result<bool, Left> {
+        let Some(dir) = target::open(host, &self.group)? else { return Ok(false) };
+        let idle = KnobId::CpuIdle.row().v2.map_or("", |file| file.name);
+        let is_idle = host.read(dir, idle).is_ok_and(|text| text.trim() == "1");
+        let written = if is_idle { host.write(dir, idle, "0").map(|()| true) } else { Ok(false) };
+        host.close(dir);
+        let ended = written?;
+        if ended {
+            let shown = self.group.place().join(idle).display().to_string();
+            let why = "because the record of its original value cannot be read";
+            undo.result.done.push(format!("{shown} is 0 again, {why}"));
+        }
+        Ok(ended)
+    }
+}
+
+fn is_written(file: &File, device: Option<Device>, value: &str) -> bool {
+    if let Form::Word(words) = file.form
+        && !words.contains(&value)
+    {
+        return false;
+    }
+    let parsed = file.parse(value, device);
+    parsed.and_then(|parsed| file.encode(&parsed, device)).is_ok_and(|text| text == value)
+}
+
+impl Kind for Safe {
+    fn facts(&self) -> Facts<'_> {
+        // Obsolete once the original is restored.
+        Facts { rank: Rank::First, group: None, proof: false }
+    }
+
+    fn words(&self) -> String {
+        self.setting.describe("without an agent must be")
+    }
+
+    fn objection(&self, mounts: &Mounts) -> Option<String> {
+        self.setting.objection(mounts)
+    }
+
+    fn mark(&self) -> Option<(&Target, String)> {
+        Some((&self.setting.group, self.setting.attribute("safe")))
+    }
+
+    fn is_settled(&self, settled: &Settled) -> bool {
+        settled.is_dead(&self.setting.group)
+    }
+}
