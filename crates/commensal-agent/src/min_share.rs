@@ -15,7 +15,8 @@ use commensal_core::actual::CgroupPath;
 use commensal_core::group::GroupName;
 use commensal_core::units::MicroCpus;
 use commensal_host::{Dir, Host};
-use commensal_reconcile::{Instance, LiftedGroup, Quota, in_words, lift_group, lower_group, put_down};
+use commensal_reconcile::journal::Lifting;
+use commensal_reconcile::{Instance, Quota, in_words, lift_group, lower_group, put_down};
 use std::collections::BTreeSet;
 
 /// Period of the quota at level 0 (us), the kernel's default.
@@ -39,7 +40,7 @@ pub struct Sharing {
 /// The groups whose members are lifted.
 #[derive(Debug, Default)]
 pub struct MinShare {
-    lifted: Vec<(GroupName, LiftedGroup)>,
+    lifted: Vec<(GroupName, Lifting)>,
 }
 
 impl MinShare {

@@ -61,7 +61,7 @@ pub use drivers::apply::{Applied, Failure, Outcome, Refusal, apply, forget_gone,
 pub use drivers::aside::{DelegationError, step_aside, step_out};
 pub use drivers::level::set_idle;
 pub use drivers::lift::{Lifted, lift, lower};
-pub use drivers::lifted_group::{LiftError, LiftedGroup, Quota, lift_group, lower_group, put_down};
+pub use drivers::lifted_group::{LiftError, Quota, lift_group, lower_group, put_down};
 pub use drivers::{freezer, members, scheduler};
 pub use enforce::{adopt, enforce};
 pub use instance::{Instance, ReconcileError};

@@ -9,13 +9,8 @@
 //! the group by a fresh one. Lifted members are processes that were moved temporarily out of a group below level 0.
 
 pub(crate) mod lost;
-mod lowering;
-pub(crate) mod members;
-mod moving;
 mod outcome;
 pub(crate) mod proof;
-mod raising;
-pub(crate) mod recreating;
 mod remains;
 pub(crate) mod shared;
 pub(crate) mod target;
@@ -26,9 +21,11 @@ use crate::drivers::{members as processes, scheduler};
 use crate::hand;
 use crate::journal::{self, Contents, Created, Ordering, Record, Recreating};
 use crate::marks::{self, Mark};
-use crate::steps::{Rank, empty};
+use crate::steps::{Rank, empty, movement, recreate};
+use commensal_core::actual::Hierarchy;
 use commensal_core::knob::KnobId;
 use commensal_host::{Host, HostError};
+use commensal_sensors::mounts;
 pub use outcome::Restored;
 pub(crate) use outcome::{Left, Undone, not_taken};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -122,19 +119,78 @@ pub fn finish(
         return Ok(BTreeSet::new());
     }
     let owners = [dir.display().to_string()].into();
-    let lowered = lowering::finish(host, &path, &mut contents, &owners);
+    let lowered = finish_and_drop(host, &path, &mut contents, &owners, is_lifting);
     let mut denied = Ok(BTreeSet::new());
-    if contents.records.iter().any(|record| matches!(record, Record::Recreating(_))) {
-        let unfinished = recreating::finish(host, &path, &mut contents, &owners, &mut Vec::new());
+    if contents.records.iter().any(is_recreating) {
+        let unfinished = recreate::finish(host, &path, &mut contents, &owners, &mut Vec::new());
         // The damaged lines have to be saved before the journal is rewritten.
         if unfinished.dropped && contents.damaged.is_empty() {
-            let text: String = contents.records.iter().map(journal::line).collect();
-            host.state_replace(&path, &text)?;
+            journal::store(host, &path, &contents.records)?;
         }
         denied = unfinished.stuck.into_iter().next().map_or(Ok(unfinished.denied), |(_, error)| Err(error));
     }
-    let given = members::finish(host, &path, &contents);
+    let given = finish_and_drop(host, &path, &mut contents, &owners, is_member);
     denied.and_then(|denied| lowered.and(given).map(|()| denied))
+}
+
+fn is_lifting(record: &Record) -> bool {
+    matches!(record, Record::Lifting(_))
+}
+
+fn is_recreating(record: &Record) -> bool {
+    matches!(record, Record::Recreating(_))
+}
+
+fn is_member(record: &Record) -> bool {
+    matches!(record, Record::Member(_))
+}
+
+/// Completes what a killed process has left half done, for the records of one kind.
+fn finish_each(host: &mut dyn Host, contents: &Contents, picks: fn(&Record) -> bool) -> Vec<(usize, Undone)> {
+    let hierarchies = hierarchies(host, contents);
+    let picked = contents.records.iter().enumerate().filter(|(_, record)| picks(record));
+    picked.map(|(index, record)| (index, record.kind().finish(host, &hierarchies))).collect()
+}
+
+/// Completes what a killed process has left half done, for the records of one kind, and drops the records that are over.
+/// While a group is replaced only in part, the records of threads stay, because completing that needs them.
+fn finish_and_drop(
+    host: &mut dyn Host,
+    path: &Path,
+    contents: &mut Contents,
+    owners: &BTreeSet<String>,
+    picks: fn(&Record) -> bool,
+) -> Result<(), HostError> {
+    let in_part = contents.records.iter().any(is_recreating);
+    let (mut over, mut failed) = (BTreeSet::new(), Ok(()));
+    for (index, finished) in finish_each(host, contents, picks) {
+        match finished {
+            Ok(_) => drop(over.insert(index)),
+            Err(Left::Failed(error)) => failed = Err(error),
+            Err(Left::Busy(_) | Left::Denied(_) | Left::Waits) => {}
+        }
+    }
+    over.retain(|index| !in_part || !is_member(&contents.records[*index]));
+    if over.is_empty() {
+        return failed;
+    }
+    let before = contents.records.clone();
+    let mut index = 0..;
+    contents.records.retain(|_| index.next().is_none_or(|index| !over.contains(&index)));
+    marks::clear(host, (owners, None), journal::without(&before, &contents.records));
+    // The damaged lines have to be saved before the journal is rewritten.
+    if contents.damaged.is_empty() {
+        journal::store(host, path, &contents.records)?;
+    }
+    failed
+}
+
+/// Returns the mounted hierarchies, if the journal has scheduling attributes of threads.
+fn hierarchies(host: &mut dyn Host, contents: &Contents) -> Vec<Hierarchy> {
+    match contents.records.iter().any(is_member) {
+        true => mounts::hierarchies(host).unwrap_or_default(),
+        false => Vec::new(),
+    }
 }
 
 /// The marks of lost journals, whose changes are to be undone, and the state directories whose marks prove a record.
@@ -368,11 +424,19 @@ fn undo_all(
     result: &mut Restored,
 ) -> Vec<Record> {
     // Lifted members are moved back first, so that they are in their groups when the groups are replaced.
-    let mut kept = lowering::all(host, contents, result);
-    let hierarchies = members::hierarchies(host, contents);
-    members::give_first(host, &hierarchies, contents, &mut result.done);
-    let recreating::Unfinished { stuck, denied, .. } =
-        recreating::finish(host, journal, contents, owners, &mut result.done);
+    let mut kept = BTreeSet::new();
+    for (index, finished) in finish_each(host, contents, is_lifting) {
+        if let (Record::Lifting(lifted), Err(Left::Failed(error))) = (&contents.records[index], finished) {
+            result.failed.push(format!("lifted members of {} cannot be moved back: {error}", lifted.shown()));
+            kept.insert(index);
+        }
+    }
+    // Once a group has level 0 again, nothing shows that a level above 0 has made its members SCHED_OTHER. So their
+    // attributes are restored before any group is replaced, as far as possible; refused threads are tried again later.
+    result.done.extend(finish_each(host, contents, is_member).into_iter().filter_map(|(_, line)| line.ok()?));
+    let hierarchies = hierarchies(host, contents);
+    let recreate::Unfinished { stuck, denied, .. } =
+        recreate::finish(host, journal, contents, owners, &mut result.done);
     let stuck = stuck.into_iter().map(|(target, error)| (target, error.to_string())).collect();
     let undo = &mut Undo::new((journal, contents), owners, inside, result);
     (undo.stuck, undo.denied, undo.hierarchies) = (stuck, denied, hierarchies);
@@ -399,9 +463,9 @@ fn undo_all(
         kept.retain(|index| !again.contains(index));
     }
     let second = undo.result.failed.len();
-    kept.extend(moving::back(host, undo));
+    kept.extend(movement::back(host, undo));
     if raise {
-        raising::raise(host, undo);
+        recreate::raise(host, undo);
     }
     empty(host, owners, &undo.contents.records, inside == Inside::Ends);
     let again_failed: BTreeSet<usize> = pass(host, rest, undo, &mut kept).into_iter().collect();
@@ -415,9 +479,10 @@ fn undo_all(
         pass(host, &waiting, undo, &mut kept);
     }
     // Completing the replacement of a group needs the records of its threads.
-    let is_member = |undo: &Undo<'_>, index: &usize| members::is_member(&undo.contents.records[*index]);
     if !undo.stuck.is_empty() {
-        kept.extend((0..undo.contents.records.len()).filter(|index| is_member(undo, index)));
+        kept.extend(
+            (0..undo.contents.records.len()).filter(|index| is_member(&undo.contents.records[*index])),
+        );
     }
     for (target, error) in std::mem::take(&mut undo.stuck) {
         undo.result.failed.push(error);
@@ -431,7 +496,7 @@ fn undo_all(
     undo.result.failed.extend(std::mem::take(&mut undo.denied));
     undo.result.left.extend(undo.remains.describe(host));
     // If only records of threads remain, the threads are below level 0 in groups that belong to other programs again.
-    if kept.iter().all(|index| is_member(undo, index)) {
+    if kept.iter().all(|index| is_member(&undo.contents.records[*index])) {
         kept.retain(|index| again_failed.contains(index));
     }
     // Returns the current records: a group that was replaced meanwhile has another inode.
@@ -449,7 +514,7 @@ fn distinct(records: &[Record]) -> Vec<usize> {
 fn pass(host: &mut dyn Host, order: &[usize], undo: &mut Undo<'_>, kept: &mut BTreeSet<usize>) -> Vec<usize> {
     let mut failed = Vec::new();
     for (target, _) in std::mem::take(&mut undo.stuck) {
-        match recreating::again(host, undo.journal, undo.contents, undo.owners, &target) {
+        match recreate::again(host, undo.journal, undo.contents, undo.owners, &target) {
             Ok(line) => undo.result.done.push(line),
             Err(Left::Failed(error)) => undo.stuck.push((target, error.to_string())),
             Err(Left::Busy(line) | Left::Denied(line)) => drop(undo.denied.insert(line)),
@@ -475,7 +540,7 @@ fn pass(host: &mut dyn Host, order: &[usize], undo: &mut Undo<'_>, kept: &mut BT
                 failed.push(index);
                 let setting = if let Record::Original(setting) = record { Some(setting) } else { None };
                 let words = with_meaning(&error, setting.and_then(|one| KnobId::from_name(&one.knob)));
-                match setting.filter(|one| recreating::is_half_done(host, one)) {
+                match setting.filter(|one| recreate::is_half_done(host, one)) {
                     Some(one) => undo.stuck.push((one.group.clone(), words)),
                     None => undo.result.failed.push(words),
                 }

@@ -11,7 +11,7 @@
 //! other values from being written.
 
 use crate::drivers::apply::with_meaning;
-use crate::drivers::lifted_group::{LiftedGroup, lower};
+use crate::drivers::lifted_group::lower;
 use crate::drivers::original_text;
 use crate::hand::{self, Put, Slot};
 use crate::journal::{self, Created, Journal, Key, Original, Owner, Record, Safe, Target};
@@ -54,8 +54,10 @@ pub fn bring_safe_state(host: &mut dyn Host, state_dir: &Path, lease: Duration) 
     let records = of_journal(host, state_dir, &mut state);
     // The dead agent may have moved members out of offline groups temporarily. Their records stay, for the next agent
     // or `restore`.
-    for lifted in records.iter().filter_map(LiftedGroup::of) {
-        state.failed.extend(lower(host, &lifted).err().map(|error| error.to_string()));
+    for record in &records {
+        if let Record::Lifting(lifted) = record {
+            state.failed.extend(lower(host, lifted).err().map(|error| error.to_string()));
+        }
     }
     known.has_journal = !records.is_empty();
     known.learn(records);

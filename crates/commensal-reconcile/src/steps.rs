@@ -7,11 +7,11 @@ mod cookie;
 mod group;
 mod kind;
 mod member;
-mod movement;
+pub(crate) mod movement;
 mod order;
 mod owner;
 pub mod policy;
-mod recreate;
+pub(crate) mod recreate;
 mod switch;
 mod value;
 

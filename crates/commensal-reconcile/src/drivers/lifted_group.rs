@@ -20,7 +20,6 @@ use crate::journal::{Journal, JournalError, LIFTED, Lifting, Record, Target};
 use commensal_core::actual::{CgroupPath, Hierarchy};
 use commensal_core::errno::Errno;
 use commensal_core::knob::KnobId;
-use commensal_core::text;
 use commensal_host::{Dir, Host, HostError, below};
 use commensal_sensors::mounts::hierarchies;
 use std::path::Path;
@@ -42,15 +41,6 @@ pub enum LiftError {
     Host(#[from] HostError),
 }
 
-/// A group whose members are lifted, and the group that contains them meanwhile.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LiftedGroup {
-    /// The group that the members belong to.
-    group: Target,
-    /// Path of the group that contains the members while they are lifted.
-    to: String,
-}
-
 /// A quota: CPU time per period (us).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quota {
@@ -60,25 +50,11 @@ pub struct Quota {
     pub period_us: u64,
 }
 
-impl LiftedGroup {
-    /// The group of a record; `None` for other records.
-    pub(crate) fn of(record: &Record) -> Option<LiftedGroup> {
-        match record {
-            Record::Lifting(Lifting { group, to }) => {
-                Some(LiftedGroup { group: group.clone(), to: to.clone() })
-            }
-            _ => None,
-        }
-    }
-
-    fn record(&self) -> Record {
-        Record::Lifting(Lifting { group: self.group.clone(), to: self.to.clone() })
-    }
-
+impl Lifting {
     /// Path of the group that the members belong to.
     #[must_use]
     pub fn shown(&self) -> String {
-        text::path(&below(Path::new(&self.group.mount), &self.group.path))
+        self.group.shown()
     }
 }
 
@@ -93,7 +69,7 @@ pub fn lift_group(
     journal: &mut Journal,
     (mount, path): (&str, &CgroupPath),
     quota: Option<Quota>,
-) -> Result<Option<LiftedGroup>, LiftError> {
+) -> Result<Option<Lifting>, LiftError> {
     let Some((above, above_path)) = level_above(host, mount, path) else { return Ok(None) };
     let lifted = match host.open(&below(Path::new(mount), path.as_str())) {
         Ok(own) => {
@@ -113,14 +89,14 @@ fn lift_open(
     (mount, path, own): (&str, &CgroupPath, Dir),
     (above, above_path): (Dir, &CgroupPath),
     quota: Option<Quota>,
-) -> Result<Option<LiftedGroup>, LiftError> {
+) -> Result<Option<Lifting>, LiftError> {
     if pids(host, own)?.is_empty() {
         return Ok(None);
     }
     let name = format!("{LIFTED}{}", own.inode);
     let group = Target { mount: mount.to_owned(), path: path.as_str().to_owned(), inode: own.inode };
-    let lifted = LiftedGroup { group, to: above_path.child(&name).as_str().to_owned() };
-    let record = lifted.record();
+    let lifted = Lifting { group, to: above_path.child(&name).as_str().to_owned() };
+    let record = Record::Lifting(lifted.clone());
     if !journal.has(&record) {
         journal.append(host, &[record])?;
     }
@@ -207,7 +183,7 @@ fn hierarchy(host: &mut dyn Host, mount: &str) -> (Vec<Hierarchy>, usize) {
 ///
 /// # Errors
 /// Returns an error when a member cannot be moved.
-pub fn put_down(host: &mut dyn Host, lifted: &LiftedGroup) -> Result<(), HostError> {
+pub fn put_down(host: &mut dyn Host, lifted: &Lifting) -> Result<(), HostError> {
     let mount = Path::new(&lifted.group.mount);
     let from = match host.open(&below(mount, &lifted.to)) {
         Err(error) if is_gone(&error) => return Ok(()),
@@ -254,7 +230,7 @@ fn leave(
 ///
 /// # Errors
 /// Returns an error when a member cannot be moved, or the group cannot be removed.
-pub(crate) fn lower(host: &mut dyn Host, lifted: &LiftedGroup) -> Result<(), HostError> {
+pub(crate) fn lower(host: &mut dyn Host, lifted: &Lifting) -> Result<(), HostError> {
     put_down(host, lifted)?;
     let (above, name) = lifted.to.rsplit_once('/').unwrap_or(("", &lifted.to));
     let parent = host.open(&below(Path::new(&lifted.group.mount), above))?;
@@ -273,13 +249,9 @@ pub(crate) fn lower(host: &mut dyn Host, lifted: &LiftedGroup) -> Result<(), Hos
 ///
 /// # Errors
 /// Returns a [`LiftError`]; then the record stays, and `restore` or the next start of an agent moves the members back.
-pub fn lower_group(
-    host: &mut dyn Host,
-    journal: &mut Journal,
-    lifted: &LiftedGroup,
-) -> Result<(), LiftError> {
+pub fn lower_group(host: &mut dyn Host, journal: &mut Journal, lifted: &Lifting) -> Result<(), LiftError> {
     lower(host, lifted)?;
-    let record = lifted.record();
+    let record = Record::Lifting(lifted.clone());
     Ok(journal.forget(host, |_, one| *one == record)?)
 }
 

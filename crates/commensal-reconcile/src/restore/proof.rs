@@ -87,7 +87,7 @@ pub(crate) fn of_change(
 /// Checks that commensal set the level (`cpu.qos_level`), which only a replacement of the group can undo, or created
 /// the group itself. The mark is on the group that will be emptied and removed or, after that, on the fresh group that
 /// gets its name.
-pub(super) fn of_recreation(
+pub(crate) fn of_recreation(
     host: &mut dyn Host,
     owners: &BTreeSet<String>,
     target: &Target,
@@ -127,7 +127,7 @@ fn of_level(host: &mut dyn Host, owners: &BTreeSet<String>, target: &Target, dir
 
 /// Checks that commensal moved the process in a record into its present groups. Returns whether the process must be
 /// moved back. If commensal was killed before the move, there is no mark, and the process is still in its old groups.
-pub(super) fn of_move(host: &mut dyn Host, owners: &BTreeSet<String>, record: &Record) -> Result<bool, Left> {
+pub(crate) fn of_move(host: &mut dyn Host, owners: &BTreeSet<String>, record: &Record) -> Result<bool, Left> {
     let (Record::Moving(Moving { pid, to, .. }), Some(process)) = (record, record.process()) else {
         return Ok(false);
     };

@@ -3,7 +3,7 @@
 use crate::drivers::apply::Settled;
 use crate::journal::{Mounts, Record, Target};
 use crate::restore::{Undo, Undone};
-use commensal_core::actual::{ActualState, Ours};
+use commensal_core::actual::{ActualState, Hierarchy, Ours};
 use commensal_host::Host;
 
 /// The order of undoing. Within a rank, the last record is undone first.
@@ -61,6 +61,12 @@ pub(crate) trait Kind {
     /// Whether steps that were carried out have put back what the record says, or its group is gone.
     fn is_settled(&self, _settled: &Settled) -> bool {
         false
+    }
+
+    /// Completes what a killed process has left half done, as far as that concerns this record alone. `hierarchies` are the
+    /// mounted ones, if the journal has scheduling attributes of threads.
+    fn finish(&self, _host: &mut dyn Host, _hierarchies: &[Hierarchy]) -> Undone {
+        Ok(None)
     }
 
     /// Undoes the change. Returns a description of it, or `None` if there was nothing to do.

@@ -5,9 +5,10 @@
 use super::kind::{Facts, Kind, Rank};
 use crate::drivers::apply::{Refusal, Work, host_error};
 use crate::drivers::level::{self, Given, Thread};
+use crate::drivers::lifted_group::lower;
 use crate::journal::{Journal, Lifting, Member, Mounts, Record, Target, fits};
-use crate::restore::{Undo, Undone, members};
-use commensal_core::actual::{CgroupPath, CgroupRef};
+use crate::restore::{Left, Undo, Undone};
+use commensal_core::actual::{CgroupPath, CgroupRef, Hierarchy};
 use commensal_core::knob::Controller;
 use commensal_core::plan::{Action, Movement, Step};
 use commensal_core::text;
@@ -139,8 +140,18 @@ impl Kind for Member {
         Some(Record::Member(Member { group, scheduling: Scheduling::default(), ..*self }))
     }
 
+    /// Restores the thread's attributes, unless the thread is in a group below level 0.
+    fn finish(&self, host: &mut dyn Host, hierarchies: &[Hierarchy]) -> Undone {
+        match level::put_back(host, hierarchies, self)? {
+            Given::Back(line) => Ok(Some(line)),
+            Given::Settled => Ok(None),
+            // The record of the group gives the reason why the thread is still in the group.
+            Given::Below => Err(Left::Waits),
+        }
+    }
+
     fn undo(&self, host: &mut dyn Host, undo: &mut Undo<'_>) -> Undone {
-        members::give(host, &undo.hierarchies, self)
+        self.finish(host, &undo.hierarchies)
     }
 }
 
@@ -164,5 +175,12 @@ impl Kind for Lifting {
 
     fn mark(&self) -> Option<(&Target, String)> {
         Some((&self.group, "lifting".to_owned()))
+    }
+
+    /// Moves the members back. No mark is needed as a proof: the name of the group that contains them now has a prefix that
+    /// no other program uses, and the inode of the members' own group.
+    fn finish(&self, host: &mut dyn Host, _: &[Hierarchy]) -> Undone {
+        lower(host, self)?;
+        Ok(None)
     }
 }

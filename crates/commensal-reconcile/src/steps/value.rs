@@ -1,13 +1,14 @@
 //! Values of settings: originals, which `restore` puts back, and safe values, which are in force when no agent runs.
 
 use super::kind::{Facts, Kind, Rank};
+use super::recreate;
 use crate::agent_lock::lives;
 use crate::drivers::apply::{Applied, Refusal, Settled, Work, host_error};
 use crate::drivers::original_text;
 use crate::hand::{self, Put, Slot};
 use crate::journal::{Journal, Mounts, Original, Record, Safe, Target, fits};
 use crate::marks;
-use crate::restore::{Left, Undo, Undone, lost, not_taken, recreating, shared, target};
+use crate::restore::{Left, Undo, Undone, lost, not_taken, shared, target};
 use commensal_core::actual::{ActualState, CgroupRef, Ours};
 use commensal_core::errno::Errno;
 use commensal_core::knob::{File, Form, KnobId, KnobStatus, Value, Version};
@@ -234,16 +235,16 @@ impl Kind for Original {
         }
         let recreated = (group, file.as_str(), value.as_str());
         // An attempt that the kernel refused half way may have left the members in a fresh group, without the old group.
-        if recreating::is_half_done(host, self) {
-            return recreating::restore_by_recreating(host, undo, recreated);
+        if recreate::is_half_done(host, self) {
+            return recreate::restore_by_recreating(host, undo, recreated);
         }
         match self.put_back(host) {
             Err(Left::Failed(error)) if knob == "cpu.qos_level" && error.errno == Errno::EINVAL => {
-                match recreating::level_above(host, group) {
+                match recreate::level_above(host, group) {
                     // The group inherits its level from a group above that will be undone as well. This record is tried
                     // again after that.
                     Some(_) if self.has_level_above(&undo.contents.records) => Err(Left::Failed(error)),
-                    _ => recreating::restore_by_recreating(host, undo, recreated),
+                    _ => recreate::restore_by_recreating(host, undo, recreated),
                 }
             }
             Err(Left::Failed(error))

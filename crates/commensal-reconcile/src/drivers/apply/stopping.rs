@@ -6,8 +6,8 @@
 
 use super::{Refusal, Work};
 use crate::drivers::level;
-use crate::drivers::lifted_group::{LiftError, LiftedGroup, lift_group, lower_group};
-use crate::journal::Journal;
+use crate::drivers::lifted_group::{LiftError, lift_group, lower_group};
+use crate::journal::{Journal, Lifting};
 use commensal_core::actual::{CgroupPath, CgroupRef};
 use commensal_core::knob::{Controller, KnobId, Value};
 use commensal_host::{Dir, below};
@@ -67,7 +67,7 @@ impl Work<'_> {
     }
 
     /// Lifts the members of all groups below level 0 that contain tasks of a group of the freezer hierarchy.
-    fn lift_members(&mut self, dir: Dir, journal: &mut Journal) -> (Vec<LiftedGroup>, Option<LiftError>) {
+    fn lift_members(&mut self, dir: Dir, journal: &mut Journal) -> (Vec<Lifting>, Option<LiftError>) {
         let (mut lifted, mut refused) = (Vec::new(), None);
         // Members are lifted only on cgroup v1: the v2 freezer also stops a task that is inside the kernel.
         let Some(cpu) =
