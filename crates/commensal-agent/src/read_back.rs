@@ -32,17 +32,12 @@ pub fn of(machine: &Machine, planned: &Planned) -> ReadBack {
 }
 
 fn missing(step: &Step, planned: &Planned) -> String {
+    if let Some(one) = step.action.written() {
+        let (place, file) = (planned.actual.show(&step.place), step.file(&planned.actual));
+        let (want, found) = (one.knob.shown(one.to), one.knob.shown(one.from));
+        return format!("{place} {file}: {want} wanted, {found} found ({})", step.why);
+    }
     match &step.action {
-        Action::Write { knob, from, to, .. }
-        | Action::Irreversible { knob, from, to }
-        | Action::Recreate { knob, from, to } => format!(
-            "{} {}: {} wanted, {} found ({})",
-            planned.actual.show(&step.place),
-            step.file(&planned.actual),
-            knob.shown(to),
-            knob.shown(from),
-            step.why
-        ),
         Action::Create => format!("{} does not exist ({})", planned.actual.show(&step.place), step.why),
         _ => format!("{} ({})", step.describe(&planned.actual), step.why),
     }

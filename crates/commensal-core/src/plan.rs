@@ -29,7 +29,7 @@ use crate::group::{Class, GroupName};
 use crate::knob::{Controller, KnobId};
 use crate::limit::CPU_SET;
 use std::collections::{BTreeMap, BTreeSet};
-pub use step::{Action, Movement, Step, Unmet};
+pub use step::{Action, Movement, Step, Unmet, WrittenSetting};
 
 /// The steps to reach the desired state, and the requests that cannot be met.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -177,15 +177,15 @@ impl Plan {
     /// prepare for other steps.
     #[must_use]
     pub fn is_wanted(&self, step: &Step) -> bool {
-        let missing = |knob: KnobId, device| self.missing.contains(&(step.place.clone(), knob, device));
+        if let Some(one) = step.action.written() {
+            return self.missing.contains(&(step.place.clone(), one.knob, one.device));
+        }
         match &step.action {
             Action::Create | Action::Order { .. } => true,
-            Action::Write { knob, device, .. } => missing(*knob, *device),
-            Action::Irreversible { knob, .. } | Action::Recreate { knob, .. } => missing(*knob, None),
             Action::Switch { to, .. } => *to != 0,
             Action::Cookie { give } => *give,
             Action::Move(movement) => !movement.by.is_empty(),
-            Action::Remove | Action::Enable(_) | Action::Disable(_) => false,
+            _ => false,
         }
     }
 

@@ -55,18 +55,10 @@ impl Work<'_> {
         match &step.action {
             Action::Create => vec![self.creating(place)],
             Action::Enable(controller) => Vec::from_iter(self.enabling(place, *controller)),
-            Action::Write { knob, device, from, .. } => {
-                Vec::from_iter(self.original((place, *knob, *device), from))
-            }
-            Action::Irreversible { knob, from, .. } | Action::Recreate { knob, from, .. } => {
-                Vec::from_iter(self.original((place, *knob, None), from))
-            }
             Action::Switch { switch, from, .. } => vec![switch::record(*switch, *from)],
             Action::Order { from, to } => self.ordering(place, from, to).collect(),
             Action::Cookie { give: true } => Vec::from_iter(self.cookied(place)),
-            Action::Remove | Action::Disable(_) | Action::Cookie { give: false } | Action::Move(_) => {
-                Vec::new()
-            }
+            other => Vec::from_iter(other.written().and_then(|written| self.original(place, written))),
         }
     }
 
@@ -79,16 +71,11 @@ impl Work<'_> {
         (own, seen, known): (bool, &mut BTreeSet<Setting>, &[Record]),
         journal: &Journal,
     ) -> Result<Vec<Record>, Refusal> {
-        let setting = match &step.action {
-            Action::Write { knob, device, .. } => Some((*knob, *device)),
-            Action::Irreversible { knob, .. } => Some((*knob, None)),
-            _ => None,
-        };
-        let mut records = match (&step.action, setting) {
+        let mut records = match (&step.action, step.action.written()) {
             (Action::Create, _) => return Ok(self.traces(step)),
             (Action::Recreate { .. }, _) => Vec::new(),
             _ if own => Vec::new(),
-            (_, Some(setting)) => self.before_write(step, setting, seen, journal)?,
+            (_, Some(written)) => self.before_write(&step.place, written, seen, journal)?,
             _ => self.traces(step),
         };
         records.retain(|record| {

@@ -45,13 +45,9 @@ impl Step {
     /// Name of the kernel file that the step writes; `?` for a step that writes no kernel file.
     #[must_use]
     pub fn file(&self, actual: &ActualState) -> &'static str {
-        let (Action::Write { knob, .. } | Action::Irreversible { knob, .. } | Action::Recreate { knob, .. }) =
-            &self.action
-        else {
-            return "?";
-        };
         let version = actual.hierarchies.get(self.place.hierarchy).map(|hierarchy| hierarchy.version);
-        version.and_then(|version| knob.row().file(version)).map_or("?", |file| file.name)
+        let file = self.action.written().zip(version).and_then(|(one, version)| one.knob.row().file(version));
+        file.map_or("?", |file| file.name)
     }
 }
 

@@ -76,6 +76,35 @@ pub enum Action {
     Move(Movement),
 }
 
+/// A setting that an action writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WrittenSetting<'a> {
+    /// The knob.
+    pub knob: KnobId,
+    /// The device, if the knob is per device.
+    pub device: Option<Device>,
+    /// Current value.
+    pub from: &'a Value,
+    /// New value.
+    pub to: &'a Value,
+}
+
+impl Action {
+    /// Returns the setting that the action writes; `None` if it writes none.
+    #[must_use]
+    pub fn written(&self) -> Option<WrittenSetting<'_>> {
+        match self {
+            Action::Write { knob, device, from, to } => {
+                Some(WrittenSetting { knob: *knob, device: *device, from, to })
+            }
+            Action::Irreversible { knob, from, to } | Action::Recreate { knob, from, to } => {
+                Some(WrittenSetting { knob: *knob, device: None, from, to })
+            }
+            _ => None,
+        }
+    }
+}
+
 /// The move of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Movement {

@@ -1,13 +1,13 @@
 //! The values that groups want and that are in force, whoever wrote them, and cheap checks whether they still are.
 
-use super::steps::{key_of, values};
+use super::steps::key_of;
 use crate::request::Planned;
 use commensal_core::actual::{ActualState, Hierarchy, SettingRef};
 use commensal_core::cpuset::CpuSet;
 use commensal_core::drift::{self, SettingKey};
 use commensal_core::errno::Errno;
 use commensal_core::knob::{KnobId, Value, Version};
-use commensal_core::plan::Step;
+use commensal_core::plan::{Step, WrittenSetting};
 use commensal_host::{Dir, FolderEvent, For, GroupWatch, Host, HostError, below};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
@@ -82,7 +82,7 @@ impl InForce {
     /// Records the value that a step has written; returns its key, or `None` if the step writes no value. A value that
     /// was put back to its original is no longer commensal's: its owner may change it.
     pub(super) fn written(&mut self, step: &Step, actual: &ActualState) -> Option<SettingKey> {
-        let (key, (_, to)) = key_of(step, actual).zip(values(step))?;
+        let (key, WrittenSetting { to, .. }) = key_of(step, actual).zip(step.action.written())?;
         let setting = (step.place.clone(), key.knob, key.device);
         match actual.ours.originals.get(&setting) == Some(to) {
             true => self.values.remove(&key),

@@ -57,19 +57,14 @@ impl RefusedSteps {
 
 /// Whether two steps have the same result, even if their old values differ.
 fn same(one: &Step, other: &Step) -> bool {
-    let to = |step: &Step| match &step.action {
-        Action::Write { knob, device, to, .. } => Some((*knob, *device, to.clone())),
-        Action::Irreversible { knob, to, .. } | Action::Recreate { knob, to, .. } => {
-            Some((*knob, None, to.clone()))
-        }
-        _ => None,
-    };
     one.place == other.place
         && match (&one.action, &other.action) {
             (Action::Order { to: one, .. }, Action::Order { to: other, .. }) => one == other,
-            (one_action, other_action) => match (to(one), to(other)) {
-                (Some(one), Some(other)) => one == other,
-                _ => one_action == other_action,
+            (one, other) => match (one.written(), other.written()) {
+                (Some(one), Some(other)) => {
+                    (one.knob, one.device, one.to) == (other.knob, other.device, other.to)
+                }
+                _ => one == other,
             },
         }
 }
@@ -94,9 +89,6 @@ fn needs(step: &Step, other: &Step) -> bool {
 fn controller_of(step: &Step) -> Option<Controller> {
     match &step.action {
         Action::Enable(controller) => Some(*controller),
-        Action::Write { knob, .. } | Action::Irreversible { knob, .. } | Action::Recreate { knob, .. } => {
-            Some(knob.row().controller)
-        }
-        _ => None,
+        other => other.written().map(|one| one.knob.row().controller),
     }
 }

@@ -4,7 +4,7 @@ use crate::request::Planned;
 use commensal_core::actual::{ActualState, Cgroup, CgroupRef};
 use commensal_core::drift::SettingKey;
 use commensal_core::knob::{KnobId, Value, Version};
-use commensal_core::plan::{Action, Step};
+use commensal_core::plan::{Action, Step, WrittenSetting};
 use commensal_core::scheduler::Orders;
 use commensal_core::topology::Device;
 use std::collections::BTreeSet;
@@ -36,40 +36,22 @@ impl Change {
             .flat_map(|group| group.members.iter().map(move |member| (&group.name, &member.path)));
         let group =
             members.filter(|(_, member)| member.contains(path)).max_by_key(|(_, member)| member.depth());
-        let setting = match &step.action {
-            Action::Write { knob, device, .. } => Some((*knob, *device)),
-            Action::Irreversible { knob, .. } | Action::Recreate { knob, .. } => Some((*knob, None)),
-            _ => None,
-        };
-        let (old, new) = match values(step).zip(setting) {
-            Some(((from, to), (knob, _))) => (Some(knob.shown(from)), Some(knob.shown(to))),
-            None => (None, None),
-        };
+        let written = step.action.written();
         let file = key_of(step, &planned.actual).and_then(|key| file_of(&key, &planned.actual));
         let what = match file {
             Some((place, file)) => format!("{} {file}", place.path),
             // A group that was just created is not in the observed state yet.
-            None if values(step).is_some() => format!("{path} {}", step.file(&planned.actual)),
+            None if written.is_some() => format!("{path} {}", step.file(&planned.actual)),
             None => step.describe(&planned.actual),
         };
         Change {
             group: group.map(|(name, _)| name.to_string()),
             what,
-            old,
-            new,
+            old: written.map(|one| one.knob.shown(one.from)),
+            new: written.map(|one| one.knob.shown(one.to)),
             why: step.why.clone(),
-            setting,
+            setting: written.map(|one| (one.knob, one.device)),
         }
-    }
-}
-
-/// Returns the old and new value of the setting that a step writes; `None` for other steps.
-pub(super) fn values(step: &Step) -> Option<(&Value, &Value)> {
-    match &step.action {
-        Action::Write { from, to, .. }
-        | Action::Irreversible { from, to, .. }
-        | Action::Recreate { from, to, .. } => Some((from, to)),
-        _ => None,
     }
 }
 
@@ -109,11 +91,7 @@ pub(super) fn structure(steps: &[Step]) -> usize {
 /// Returns the setting that a step writes, with the group's inode; `None` if it writes none or the group does not
 /// exist.
 pub(super) fn key_of(step: &Step, actual: &ActualState) -> Option<SettingKey> {
-    let (knob, device): (KnobId, Option<Device>) = match &step.action {
-        Action::Write { knob, device, .. } => (*knob, *device),
-        Action::Irreversible { knob, .. } | Action::Recreate { knob, .. } => (*knob, None),
-        _ => return None,
-    };
+    let WrittenSetting { knob, device, .. } = step.action.written()?;
     let inode = actual.cgroups.get(&step.place)?.inode;
     Some(SettingKey { hierarchy: step.place.hierarchy, inode, knob, device })
 }

@@ -12,7 +12,7 @@ use crate::restore::{Left, Undo, Undone, lost, not_taken, shared, target};
 use commensal_core::actual::{ActualState, CgroupRef, Ours};
 use commensal_core::errno::Errno;
 use commensal_core::knob::{File, Form, KnobId, KnobStatus, Value, Version};
-use commensal_core::plan::{Action, Step};
+use commensal_core::plan::WrittenSetting;
 use commensal_core::text::{self, visible};
 use commensal_core::topology::Device;
 use commensal_host::{Dir, Host, HostError};
@@ -47,14 +47,11 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Returns the record of a setting that had this value; `None` if the group no longer exists.
-    pub(super) fn original(
-        &mut self,
-        (place, knob, device): (&CgroupRef, KnobId, Option<Device>),
-        value: &Value,
-    ) -> Option<Record> {
+    /// Returns the record of a setting that has its old value; `None` if the group no longer exists.
+    pub(super) fn original(&mut self, place: &CgroupRef, written: WrittenSetting<'_>) -> Option<Record> {
+        let WrittenSetting { knob, device, from, .. } = written;
         let (dir, file) = (self.dir(place).ok()?, self.file(place, knob).ok()?);
-        let value = file.encode(value, device).unwrap_or_default();
+        let value = file.encode(from, device).unwrap_or_default();
         Some(Record::Original(self.of_setting((place, dir), (knob, file), device, value)))
     }
 
@@ -74,16 +71,15 @@ impl Work<'_> {
     /// have their records.
     pub(super) fn before_write(
         &mut self,
-        step: &Step,
-        setting: (KnobId, Option<Device>),
+        place: &CgroupRef,
+        WrittenSetting { knob, device, to, .. }: WrittenSetting<'_>,
         seen: &mut BTreeSet<Setting>,
         journal: &Journal,
     ) -> Result<Vec<Record>, Refusal> {
         let mut records = Vec::new();
-        let ((knob, device), place) = (setting, &step.place);
         let dir = self.dir(place)?;
         if seen.insert((place.clone(), knob, device)) {
-            let record = self.before_first_write((place, dir), setting, journal)?;
+            let record = self.before_first_write((place, dir), (knob, device), journal)?;
             if record.is_some() {
                 records.extend(self.enabled_by_others(place, knob, journal));
             }
@@ -93,8 +89,7 @@ impl Work<'_> {
         // which journals the old one. If that write was refused and is left out now, the old weight would be lost, so it
         // is journalled here.
         let weight = (place.clone(), KnobId::CpuWeight, None);
-        let idles = matches!(&step.action, Action::Write { to, .. } if *to == Value::Number(1));
-        if knob == KnobId::CpuIdle && idles && !seen.contains(&weight) {
+        if knob == KnobId::CpuIdle && *to == Value::Number(1) && !seen.contains(&weight) {
             let record = self.before_first_write((place, dir), (KnobId::CpuWeight, None), journal)?;
             let default = self.file(place, KnobId::CpuWeight)?.default;
             let differs = |one: &Record| !matches!(one, Record::Original(one) if one.value == default);

@@ -7,7 +7,7 @@ use crate::drivers::scheduler::in_force;
 use crate::journal::{Journal, JournalError, Original, Record, Safe, Target};
 use crate::steps::ordered;
 use commensal_core::actual::{ActualState, CgroupRef, SettingRef};
-use commensal_core::plan::{Action, SafeSetting, Step};
+use commensal_core::plan::{Action, SafeSetting, Step, WrittenSetting};
 use commensal_host::Host;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -92,23 +92,16 @@ pub fn forget_gone(
 pub fn verify(host: &mut dyn Host, steps: &[Step], actual: &ActualState) -> Vec<Applied> {
     let mut work = Work::new(host, actual);
     for step in steps {
-        let (knob, device, to) = match &step.action {
-            Action::Write { knob, device, to, .. } => (knob, device, to),
-            Action::Irreversible { knob, to, .. } | Action::Recreate { knob, to, .. } => (knob, &None, to),
-            Action::Order { to, .. } => {
-                let read = actual.scheduler.as_ref().map(|found| in_force(work.host, &found.socket, to));
-                work.outcome.applied.push(ordered(
-                    to,
-                    read.unwrap_or_else(|| "the scheduler's state is not known".to_owned()),
-                ));
-                continue;
-            }
-            _ => continue,
-        };
-        let Ok(file) = work.file(&step.place, *knob) else { continue };
+        if let Action::Order { to, .. } = &step.action {
+            let read = actual.scheduler.as_ref().map(|found| in_force(work.host, &found.socket, to));
+            let read = read.unwrap_or_else(|| "the scheduler's state is not known".to_owned());
+            work.outcome.applied.push(ordered(to, read));
+        }
+        let Some(WrittenSetting { knob, device, to, .. }) = step.action.written() else { continue };
+        let Ok(file) = work.file(&step.place, knob) else { continue };
         let read = work.dir(&step.place).map_err(|refusal| refusal.to_string()).and_then(|dir| {
             let text = work.host.read(dir, file.name).map_err(|error| error.to_string())?;
-            file.parse(&text, *device).map_err(|error| error.to_string())
+            file.parse(&text, device).map_err(|error| error.to_string())
         });
         let want = to.to_string();
         let read = match read {
