@@ -17,18 +17,18 @@ pub(crate) mod target;
 mod undo;
 
 use crate::drivers::apply::with_meaning;
-use crate::drivers::{members as processes, scheduler};
+use crate::drivers::members;
 use crate::hand;
-use crate::journal::{self, Contents, Created, Ordering, Record, Recreating};
+use crate::journal::{self, Contents, Created, Record, Recreating};
 use crate::marks::{self, Mark};
-use crate::steps::{Rank, empty, movement, recreate};
+use crate::steps::{Rank, empty, movement, order, recreate};
 use commensal_core::actual::Hierarchy;
 use commensal_core::knob::KnobId;
 use commensal_host::{Host, HostError};
 use commensal_sensors::mounts;
 pub use outcome::Restored;
 pub(crate) use outcome::{Left, Undone, not_taken};
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
 pub(crate) use undo::{Inside, Undo};
 
@@ -294,14 +294,8 @@ fn one_journal(
         }
         false => Vec::new(),
     };
-    // Removes orders (the scheduler's configuration of a cgroup) first: threads return to the kernel's scheduler before
-    // a mechanism that restricts them is removed.
-    let ordered: Vec<Record> =
-        contents.records.extract_if(.., |record| matches!(record, Record::Ordering { .. })).collect();
-    let busy = |host: &mut dyn Host, record: &Record| name == journal::RUN && is_busy(host, record);
-    let (stay, go): (Vec<Record>, Vec<Record>) = ordered.into_iter().partition(|one| busy(host, one));
-    waiting.extend(stay);
-    waiting.extend(unorder(host, dir, go, result));
+    // Threads return to the kernel's scheduler before a mechanism that restricts them is removed.
+    waiting.extend(order::remove(host, (dir, name), &mut contents, result));
     let inside = match name {
         journal::RUN => Inside::Goes,
         name if name.starts_with(journal::LAB) => Inside::Ends,
@@ -338,44 +332,10 @@ fn in_use(host: &mut dyn Host, contents: &Contents) -> bool {
     contents.records.iter().any(|record| {
         let Record::Created(Created(target)) = record else { return false };
         let Ok(Some(dir)) = hand::open(host, target) else { return false };
-        let used = processes::others(host, dir);
+        let used = members::others(host, dir);
         host.close(dir);
         used
     })
-}
-
-/// Whether the cgroup of an order contains processes other than this one. If so, a command of `run` is still in it.
-fn is_busy(host: &mut dyn Host, record: &Record) -> bool {
-    let Record::Ordering(order) = record else { return false };
-    let Ok(dir) = host.open(Path::new(&order.cgroup())) else { return false };
-    let used = processes::others(host, dir);
-    host.close(dir);
-    used
-}
-
-/// Removes orders from the scheduler, with one request per owner; returns the records of those that could not be
-/// removed.
-fn unorder(host: &mut dyn Host, dir: &Path, records: Vec<Record>, result: &mut Restored) -> Vec<Record> {
-    let mut by_owner: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
-    for record in &records {
-        if let Record::Ordering(order) = record {
-            by_owner.entry(&order.owner).or_default().insert(order.cgroup());
-        }
-    }
-    let mut failed = BTreeSet::new();
-    for (owner, cgroups) in &by_owner {
-        match scheduler::forget(host, dir, owner, cgroups) {
-            Ok(0) => {}
-            Ok(1) => result.done.push("the scheduler has no orders for 1 group any more".to_owned()),
-            Ok(gone) => result.done.push(format!("the scheduler has no orders for {gone} groups any more")),
-            Err(error) => {
-                result.failed.push(error.to_string());
-                failed.insert((*owner).to_owned());
-            }
-        }
-    }
-    let stands = |record: &Record| matches!(record, Record::Ordering(Ordering { owner, .. }) if failed.contains(owner));
-    records.into_iter().filter(stands).collect()
 }
 
 /// Rewrites the journal with the records that remain. Damaged lines move to a separate file for inspection, because

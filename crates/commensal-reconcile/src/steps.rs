@@ -8,7 +8,7 @@ mod group;
 mod kind;
 mod member;
 pub(crate) mod movement;
-mod order;
+pub(crate) mod order;
 mod owner;
 pub mod policy;
 pub(crate) mod recreate;
@@ -22,7 +22,6 @@ use commensal_core::plan::{Action, Step};
 pub(crate) use group::empty;
 use kind::Kind;
 pub(crate) use kind::Rank;
-pub(crate) use order::ordered;
 use std::collections::BTreeSet;
 use value::Setting;
 

@@ -139,13 +139,6 @@ pub struct Ordering {
     pub path: String,
 }
 
-impl Ordering {
-    /// The directory of the cgroup.
-    pub(crate) fn cgroup(&self) -> String {
-        below(Path::new(&self.mount), &self.path).display().to_string()
-    }
-}
-
 /// A thread is about to be pinned to other CPUs.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Affinity {

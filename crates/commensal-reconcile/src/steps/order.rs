@@ -3,13 +3,16 @@
 
 use super::kind::{Facts, Kind, Rank};
 use crate::drivers::apply::{Applied, Refusal, Settled, Work, host_error};
-use crate::drivers::scheduler::order;
-use crate::journal::{Mounts, Ordering, Record, fits};
+use crate::drivers::members;
+use crate::drivers::scheduler::{forget, order};
+use crate::journal::{Contents, Mounts, Ordering, RUN, Record, fits};
+use crate::restore::Restored;
 use commensal_core::actual::{CgroupPath, CgroupRef, SCHEDULER};
 use commensal_core::scheduler::Orders;
 use commensal_core::text::{self, visible};
-use commensal_host::below;
+use commensal_host::{Host, below};
 use commensal_sensors::scheduler::Unanswered;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 impl Work<'_> {
@@ -39,6 +42,52 @@ impl Work<'_> {
         })?;
         self.outcome.applied.push(ordered(orders, orders.describe()));
         Ok(())
+    }
+}
+
+/// Takes the orders out of the contents of a journal and removes them from the scheduler, with one request per owner. Orders
+/// of `run` stay as long as their cgroup contains processes other than this one: a command of `run` is still in it. Returns
+/// the records of those that stay or could not be removed.
+pub(crate) fn remove(
+    host: &mut dyn Host,
+    (dir, journal): (&Path, &str),
+    contents: &mut Contents,
+    result: &mut Restored,
+) -> Vec<Record> {
+    let (mut stay, mut by_owner) = (Vec::new(), BTreeMap::<String, Vec<Ordering>>::new());
+    for record in contents.records.extract_if(.., |record| matches!(record, Record::Ordering(_))) {
+        match record {
+            Record::Ordering(one) if journal != RUN || !one.is_busy(host) => {
+                by_owner.entry(one.owner.clone()).or_default().push(one);
+            }
+            other => stay.push(other),
+        }
+    }
+    for (owner, orders) in by_owner {
+        match forget(host, dir, &owner, &orders.iter().map(Ordering::cgroup).collect()) {
+            Ok(0) => {}
+            Ok(1) => result.done.push("the scheduler has no orders for 1 group any more".to_owned()),
+            Ok(gone) => result.done.push(format!("the scheduler has no orders for {gone} groups any more")),
+            Err(error) => {
+                result.failed.push(error.to_string());
+                stay.extend(orders.into_iter().map(Record::Ordering));
+            }
+        }
+    }
+    stay
+}
+
+impl Ordering {
+    /// The directory of the cgroup.
+    fn cgroup(&self) -> String {
+        below(Path::new(&self.mount), &self.path).display().to_string()
+    }
+
+    fn is_busy(&self, host: &mut dyn Host) -> bool {
+        let Ok(dir) = host.open(Path::new(&self.cgroup())) else { return false };
+        let used = members::others(host, dir);
+        host.close(dir);
+        used
     }
 }
 

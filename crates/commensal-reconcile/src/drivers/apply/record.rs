@@ -5,7 +5,7 @@ use super::{Applied, Work};
 use crate::drivers::level;
 use crate::drivers::scheduler::in_force;
 use crate::journal::{Journal, JournalError, Original, Record, Safe, Target};
-use crate::steps::ordered;
+use crate::steps::order::ordered;
 use commensal_core::actual::{ActualState, CgroupRef, SettingRef};
 use commensal_core::plan::{Action, SafeSetting, Step, WrittenSetting};
 use commensal_host::Host;
