@@ -162,9 +162,7 @@ impl Plan {
     /// The steps that create groups and enable controllers, which always come first.
     #[must_use]
     pub fn structure(&self) -> &[Step] {
-        let end =
-            self.steps.iter().position(|step| !matches!(step.action, Action::Create | Action::Enable(_)));
-        &self.steps[..end.unwrap_or(self.steps.len())]
+        structure(&self.steps)
     }
 
     /// The steps that follow the steps of [`Plan::structure`].
@@ -199,6 +197,13 @@ impl Plan {
             self.mechanisms.keys().any(|(name, _)| *name == group.name) && !self.unmet.iter().any(is_unmet)
         })
     }
+}
+
+/// Returns the steps at the beginning that create groups and enable controllers.
+#[must_use]
+pub fn structure(steps: &[Step]) -> &[Step] {
+    let end = steps.iter().position(|step| !matches!(step.action, Action::Create | Action::Enable(_)));
+    &steps[..end.unwrap_or(steps.len())]
 }
 
 /// Returns the steps that undo `steps`: each step inverted, in reverse order. After every prefix of the undo steps, the

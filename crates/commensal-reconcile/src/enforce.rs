@@ -8,7 +8,7 @@ use crate::instance::{Instance, ReconcileError};
 use crate::journal::{self, Journal, JournalError};
 use crate::request::{PlanRequest, Planned};
 use commensal_core::actual::CgroupPath;
-use commensal_core::plan::{Action, Step, undo};
+use commensal_core::plan::{Action, Step, structure, undo};
 use commensal_host::Host;
 
 /// Maximum number of further passes after processes were moved: children that they started meanwhile are still in the
@@ -59,6 +59,30 @@ pub(crate) fn moves(steps: &[Step]) -> usize {
     steps.iter().filter(|step| matches!(step.action, Action::Move(_))).count()
 }
 
+/// What follows the first part of a plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Then {
+    /// A survey and a new plan: new controllers can be tested only after they are enabled.
+    Survey,
+    /// A new plan: the journal gets the safe values of a new group before its settings are written, so the group must exist
+    /// first.
+    Plan,
+    /// Nothing: the part is the whole plan.
+    Nothing,
+}
+
+/// Returns the steps of a plan that are carried out together: groups and controllers first, if the rest depends on them.
+/// `has_safe` tells whether the plan has safe values.
+pub(crate) fn first_part(steps: &[Step], has_safe: bool) -> (&[Step], Then) {
+    let first = structure(steps);
+    let enables = first.iter().any(|step| matches!(step.action, Action::Enable(_)));
+    match enables {
+        true => (first, Then::Survey),
+        false if has_safe && !first.is_empty() && first.len() < steps.len() => (first, Then::Plan),
+        false => (steps, Then::Nothing),
+    }
+}
+
 fn once(
     instance: &Instance,
     host: &mut dyn Host,
@@ -68,16 +92,12 @@ fn once(
     let first = plan(instance, host, request)?;
     let aside = first.desired.aside.name();
     step_aside(host, &first.plan.steps, &first.actual, aside, journal)?;
-    let enables = |step: &Step| matches!(step.action, Action::Enable(_));
-    if !first.plan.structure().iter().any(enables) {
-        let outcome = apply(host, &first.plan.steps, &first.actual, journal);
-        return Ok((first, outcome));
-    }
-    let structure = first.plan.structure().to_vec();
-    let built = apply(host, &structure, &first.actual, journal);
-    if built.failure.is_some() {
+    let (part, then) = first_part(&first.plan.steps, false);
+    let built = apply(host, part, &first.actual, journal);
+    if then == Then::Nothing || built.failure.is_some() {
         return Ok((first, built));
     }
+    let structure = part.to_vec();
     let settled = plan(instance, host, request).map(|planned| {
         let outcome = apply(host, &planned.plan.steps, &planned.actual, journal);
         (planned, outcome)

@@ -91,6 +91,27 @@ pub(crate) fn put(host: &mut dyn Host, dir: Dir, slot: &Slot, value: &Value) -> 
     }
 }
 
+/// Does something with each item, and with the refused ones again as long as others succeed: one setting can block another
+/// (the weight of an idle group, a burst above the quota, a quota before its period). Returns the refused items, each with
+/// its last refusal.
+pub(crate) fn as_far_as_possible<T, E>(
+    mut items: Vec<T>,
+    mut act: impl FnMut(&T) -> Result<(), E>,
+) -> Vec<(T, E)> {
+    loop {
+        let before = items.len();
+        let refused = items.into_iter().filter_map(|item| {
+            let refusal = act(&item).err()?;
+            Some((item, refusal))
+        });
+        let refused: Vec<(T, E)> = refused.collect();
+        if refused.is_empty() || refused.len() == before {
+            return refused;
+        }
+        items = refused.into_iter().map(|(item, _)| item).collect();
+    }
+}
+
 /// Whether an error means that a cgroup, a file in it or a device no longer exists.
 pub(crate) fn is_gone(error: &HostError) -> bool {
     matches!(error.errno, Errno::ENOENT | Errno::ENODEV)

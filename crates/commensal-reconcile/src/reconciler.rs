@@ -16,13 +16,13 @@ pub use steps::Change;
 
 use crate::drivers::apply::{Failure, Refusal, apply, forget_gone, forget_settled};
 use crate::drivers::aside::step_aside;
-use crate::enforce::{adopt, moves};
+use crate::enforce::{Then, adopt, first_part, moves};
 use crate::instance::{Instance, ReconcileError};
 use crate::journal;
 use crate::request::{PlanRequest, Planned};
 use back_off::BackOff;
 use commensal_core::actual::ActualState;
-use commensal_core::plan::{Action, Step};
+use commensal_core::plan::Step;
 use commensal_core::scheduler::Scheduler;
 use commensal_host::{GroupWatch, Host, HostError};
 use commensal_sensors::Survey;
@@ -31,7 +31,7 @@ use journal_state::JournalState;
 use safe::Announced;
 use signs::Signs;
 use std::collections::BTreeSet;
-use steps::{decided, inodes, lasts, orders, structure};
+use steps::{decided, inodes, lasts, orders};
 
 /// Maximum number of plans in a round. A round plans again when a group has vanished, or when a step was refused and
 /// must be left out.
@@ -200,12 +200,7 @@ impl Reconciler {
             let all = steps.len();
             steps.retain(|step| lasts(step, &planned.actual, lasting.as_ref()));
             let young = all > steps.len();
-            let structure = structure(&steps);
-            let enables = steps[..structure].iter().any(|step| matches!(step.action, Action::Enable(_)));
-            // New controllers can be tested only after they are enabled. The journal gets the safe values of a new
-            // group before its settings are written, so the group must exist first.
-            let apart = enables || (structure > 0 && structure < steps.len() && request.safe.is_some());
-            let first = if apart { &steps[..structure] } else { &steps[..] };
+            let (first, then) = first_part(&steps, request.safe.is_some());
             let failure = self.carry_out(host, first, &planned, request, &mut changes)?;
             // Children that the moved processes started meanwhile are still in the old group.
             let moved = failure.is_none() && moves(first) > self.back_off.stayed.len();
@@ -227,8 +222,8 @@ impl Reconciler {
                         self.half_done = self.instance.recover(host);
                     }
                 }
-                None if enables => self.look_again(host)?,
-                None if apart => {}
+                None if then == Then::Survey => self.look_again(host)?,
+                None if then == Then::Plan => {}
                 None if moved && attempt < ATTEMPTS => {}
                 None => {
                     let held = std::mem::take(&mut planned.plan.held);

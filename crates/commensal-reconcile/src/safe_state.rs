@@ -13,7 +13,7 @@
 use crate::drivers::apply::with_meaning;
 use crate::drivers::lifted_group::lower;
 use crate::drivers::original_text;
-use crate::hand::{self, Put, Slot};
+use crate::hand::{self, Put, Slot, as_far_as_possible};
 use crate::journal::{self, Created, Journal, Key, Original, Owner, Record, Safe, Target};
 use crate::marks::{self, Mark};
 use commensal_core::knob::{KnobId, Value, Version};
@@ -82,7 +82,7 @@ pub fn bring_safe_state(host: &mut dyn Host, state_dir: &Path, lease: Duration) 
     state
 }
 
-/// Writes these values, and retries refused values until `end` as long as other values succeed; returns the values that
+/// Writes these values, and retries refused values until `end` and as long as other values succeed; returns the values that
 /// are in force.
 fn all(
     host: &mut dyn Host,
@@ -94,27 +94,22 @@ fn all(
 ) -> Vec<Safe> {
     let mut brought = Vec::new();
     loop {
-        let mut refused = Vec::new();
-        let before = waiting.len();
-        for value in waiting {
-            match bring(host, state_dir, &value, known) {
-                Ok((written, value)) => {
-                    state.held += 1;
-                    state.written += usize::from(written);
-                    brought.push(value);
-                }
-                Err(Failed::Gone) => {}
-                Err(Failed::Refused(why)) => refused.push((value, why)),
+        let refused = as_far_as_possible(waiting, |value| match bring(host, state_dir, value, known) {
+            Ok((written, value)) => {
+                state.held += 1;
+                state.written += usize::from(written);
+                brought.push(value);
+                Ok(())
             }
-        }
-        let progress = refused.len() < before;
-        if refused.is_empty() || (!progress && Instant::now() >= end) {
+            Err(Failed::Gone) => Ok(()),
+            Err(Failed::Refused(why)) => Err(why),
+        });
+        let left = end.saturating_duration_since(Instant::now());
+        if refused.is_empty() || left.is_zero() {
             state.failed.extend(refused.into_iter().map(|(_, why)| why));
             return brought;
         }
-        if !progress {
-            std::thread::sleep(PAUSE.min(end.saturating_duration_since(Instant::now())));
-        }
+        std::thread::sleep(PAUSE.min(left));
         waiting = refused.into_iter().map(|(value, _)| value).collect();
     }
 }

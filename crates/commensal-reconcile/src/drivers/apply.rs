@@ -19,7 +19,7 @@ use commensal_core::actual::{ActualState, CgroupRef};
 use commensal_core::errno::Errno;
 use commensal_core::knob::{Controller, File, KnobId};
 use commensal_core::member::ProcessId;
-use commensal_core::plan::{Action, Step, undo};
+use commensal_core::plan::{Action, Step, structure, undo};
 use commensal_core::scheduler::Orders;
 use commensal_core::text::visible;
 use commensal_host::{Dir, Host, HostError, below};
@@ -162,8 +162,7 @@ pub fn apply(host: &mut dyn Host, steps: &[Step], actual: &ActualState, journal:
     let mark = journal.len();
     let mut work = Work::new(host, actual);
     work.kept = journal.members();
-    let structure =
-        steps.iter().take_while(|step| matches!(step.action, Action::Create | Action::Enable(_))).count();
+    let structure = structure(steps).len();
     let mut failed = work.prepare(steps, structure, journal).err();
     if failed.is_none() {
         failed = work.run(steps, structure, journal).err();
@@ -321,39 +320,41 @@ impl<'a> Work<'a> {
     }
 
     fn run(&mut self, steps: &[Step], structure: usize, journal: &mut Journal) -> Result<(), Stop> {
+        let (first, rest) = steps.split_at(structure);
         let mut created = Vec::new();
-        for (index, step) in steps[..structure].iter().enumerate() {
-            self.carry_out(step, journal).map_err(|refusal| {
-                let reached = matches!(refusal, Refusal::ReadBack { .. } | Refusal::Unread { .. });
-                self.reached = reached.then_some(index);
-                (index, refusal)
-            })?;
-            self.outcome.done += 1;
+        for (index, step) in first.iter().enumerate() {
+            self.run_step((index, step), journal)?;
             if let (Action::Create, Some(dir)) = (&step.action, self.dirs.get(&step.place).copied()) {
                 created.push(Record::Created(Created(self.target(&step.place, dir))));
             }
         }
         journal.append(self.host, &created).map_err(|error| (structure, Refusal::Journal(error)))?;
         let mut announced = false;
-        for (index, step) in steps.iter().enumerate().skip(structure) {
+        for (index, step) in (structure..).zip(rest) {
             if matches!(step.action, Action::Move(_)) && !announced {
                 announced = true;
                 self.announce(steps, journal).map_err(|refusal| (index, refusal))?;
             }
-            let ordered = matches!(step.action, Action::Order { .. });
-            self.carry_out(step, journal).map_err(|refusal| {
-                let reached = match &refusal {
-                    Refusal::ReadBack { .. } | Refusal::Unread { .. } => true,
-                    // Orders without a timely response may still be carried out later, so they are undone as well; the
-                    // scheduler handles requests in order.
-                    Refusal::Host { error, .. } => ordered && error.errno == Errno::ETIMEDOUT,
-                    _ => false,
-                };
-                self.reached = reached.then_some(index);
-                (index, refusal)
-            })?;
-            self.outcome.done += 1;
+            self.run_step((index, step), journal)?;
         }
+        Ok(())
+    }
+
+    fn run_step(&mut self, (index, step): (usize, &Step), journal: &mut Journal) -> Result<(), Stop> {
+        self.carry_out(step, journal).map_err(|refusal| {
+            let reached = match &refusal {
+                Refusal::ReadBack { .. } | Refusal::Unread { .. } => true,
+                // Orders without a timely response may still be carried out later, so they are undone as well; the
+                // scheduler handles requests in order.
+                Refusal::Host { error, .. } => {
+                    error.errno == Errno::ETIMEDOUT && matches!(step.action, Action::Order { .. })
+                }
+                _ => false,
+            };
+            self.reached = reached.then_some(index);
+            (index, refusal)
+        })?;
+        self.outcome.done += 1;
         Ok(())
     }
 

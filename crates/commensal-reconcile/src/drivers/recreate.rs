@@ -11,6 +11,7 @@
 
 use crate::attributes;
 use crate::drivers::level::{self, Kept};
+use crate::hand::as_far_as_possible;
 use commensal_core::errno::Errno;
 use commensal_core::knob::{Form, KnobId, TABLE, Version};
 use commensal_host::{Dir, Host, HostError, below};
@@ -137,8 +138,7 @@ fn empty(
     Ok(())
 }
 
-/// Copies every knob except the irreversible one. The kernel accepts some knobs only after another one (a quota after
-/// its period), so refused knobs are retried as long as others succeed.
+/// Copies every knob except the irreversible one.
 fn copy_settings(host: &mut dyn Host, old: Dir, fresh: Dir) -> Result<(), HostError> {
     copy(host, old, fresh, |_| true)
 }
@@ -172,22 +172,8 @@ pub(crate) fn copy(
         let lines = if file.per_device() { text.lines().map(str::to_owned).collect() } else { vec![text] };
         waiting.extend(lines.into_iter().map(|line| (file.name, line.trim().to_owned())));
     }
-    loop {
-        let before = waiting.len();
-        let mut last = None;
-        waiting.retain(|(file, text)| match write(host, fresh, file, text) {
-            Ok(()) => false,
-            Err(error) => {
-                last = Some(error);
-                true
-            }
-        });
-        match last {
-            None => return Ok(()),
-            Some(error) if waiting.len() == before => return Err(error),
-            Some(_) => {}
-        }
-    }
+    let refused = as_far_as_possible(waiting, |(file, text)| write(host, fresh, file, text));
+    refused.into_iter().last().map_or(Ok(()), |(_, error)| Err(error))
 }
 
 /// Writes a line, and checks that the file reads the same afterwards.

@@ -83,11 +83,6 @@ pub(super) fn orders(step: &Step) -> Option<&Orders> {
     }
 }
 
-/// Returns how many steps at the beginning of the plan create groups or enable controllers.
-pub(super) fn structure(steps: &[Step]) -> usize {
-    steps.iter().take_while(|step| matches!(step.action, Action::Create | Action::Enable(_))).count()
-}
-
 /// Returns the setting that a step writes, with the group's inode; `None` if it writes none or the group does not
 /// exist.
 pub(super) fn key_of(step: &Step, actual: &ActualState) -> Option<SettingKey> {

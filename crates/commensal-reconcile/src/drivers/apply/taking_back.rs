@@ -1,12 +1,10 @@
 //! Undoes steps after a refusal, and checks whether a step failed only because its group no longer exists.
 
 use super::{Refusal, Work};
-use crate::hand::is_gone;
+use crate::hand::{as_far_as_possible, is_gone};
 use crate::journal::{Created, Journal, Record};
 use commensal_core::actual::CgroupRef;
-use commensal_core::knob::{KnobId, Value};
 use commensal_core::plan::{Action, Step, undo};
-use commensal_core::topology::Device;
 use commensal_host::below;
 use std::path::Path;
 
@@ -35,26 +33,13 @@ impl Work<'_> {
     }
 
     /// Restores the settings of a group that was removed and created again; returns messages about refused settings.
-    /// One setting can block another (the weight of an idle group, a burst above the quota), so refused settings are
-    /// retried as long as others succeed.
     fn fill_again(&mut self, place: &CgroupRef) -> Vec<String> {
-        let Some(found) = self.actual.cgroups.get(place) else { return Vec::new() };
-        let mut waiting: Vec<(KnobId, Option<Device>, &Value)> =
-            found.values.iter().map(|((knob, device), value)| (*knob, *device, value)).collect();
-        loop {
-            let before = waiting.len();
-            let mut refused = Vec::new();
-            waiting.retain(|(knob, device, value)| match self.write(place, (*knob, *device), value) {
-                Ok(()) => false,
-                Err(refusal) => {
-                    refused.push(format!("{} {knob}: {refusal}", self.actual.show(place)));
-                    true
-                }
-            });
-            if waiting.is_empty() || waiting.len() == before {
-                return refused;
-            }
-        }
+        let (actual, shown) = (self.actual, self.actual.show(place));
+        let Some(found) = actual.cgroups.get(place) else { return Vec::new() };
+        let refused = as_far_as_possible(found.values.iter().collect(), |(setting, value)| {
+            self.write(place, **setting, value)
+        });
+        refused.into_iter().map(|(((knob, _), _), refusal)| format!("{shown} {knob}: {refusal}")).collect()
     }
 
     /// Whether a step was refused because its group no longer exists. Checks the group itself, because a missing file
