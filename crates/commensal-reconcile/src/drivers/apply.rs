@@ -255,17 +255,11 @@ pub(crate) struct Settled {
     over: HashMap<Record, Record>,
     /// The scheduler's orders now, if a step has sent orders.
     pub orders: Option<Orders>,
-    dead: BTreeSet<Target>,
 }
 
 impl Settled {
     pub fn is_over(&self, record: &Record) -> bool {
         self.over.get(&record.subject()) == Some(record)
-    }
-
-    /// Whether the group no longer exists.
-    pub fn is_dead(&self, group: &Target) -> bool {
-        self.dead.contains(group)
     }
 }
 
@@ -377,7 +371,7 @@ impl<'a> Work<'a> {
 
     /// Drops journal records whose value is restored or whose cgroup no longer exists.
     fn settle(&mut self, steps: &[Step], journal: &mut Journal) {
-        let mut settled = Settled { dead: self.dead(journal), ..Settled::default() };
+        let (mut settled, dead) = (Settled::default(), self.dead(journal));
         // A step settles the record that its inverse would need. The last step of each subject comes first, and only it
         // counts: a CPU set may temporarily be wider.
         for inverse in undo(steps) {
@@ -391,8 +385,11 @@ impl<'a> Work<'a> {
             }
         }
         // If this fails, the steps still count as done; the next apply finds the values in place and tries again.
-        let _ = journal
-            .forget(self.host, |_, record| settled.is_over(record) || record.kind().is_settled(&settled));
+        let _ = journal.forget(self.host, |_, record| {
+            settled.is_over(record)
+                || record.kind().is_settled(&settled)
+                || record.setting().is_some_and(|setting| dead.contains(&setting.group))
+        });
     }
 
     fn finish(self) -> Outcome {

@@ -8,13 +8,13 @@
 //! same change to the task.
 
 use crate::drivers::level::{self, Kept};
+use crate::drivers::processes::{identity, is};
+use crate::hand;
 use crate::journal::Target;
 use commensal_core::actual::CgroupPath;
 use commensal_core::errno::Errno;
 use commensal_core::knob::Controller;
 use commensal_core::member::ProcessId;
-use commensal_core::process::Stat;
-use commensal_core::text;
 use commensal_host::{Dir, Host, HostError, Process, below};
 use commensal_sensors::mounts::hierarchies;
 use commensal_sensors::processes::places;
@@ -54,14 +54,13 @@ impl Lifted {
     /// Path of the group from which the processes were moved.
     #[must_use]
     pub fn from(&self) -> String {
-        text::path(&below(Path::new(&self.from.mount), &self.from.path))
+        self.from.shown()
     }
 
     /// Path of the group that contains the processes now.
     #[must_use]
     pub fn to(&self) -> String {
-        let to = text::path(&below(Path::new(&self.to.mount), &self.to.path));
-        to.trim_end_matches('/').to_owned()
+        self.to.shown().trim_end_matches('/').to_owned()
     }
 }
 
@@ -196,7 +195,7 @@ fn family_to(
 /// Moves a process into an open group that is not held back, and gives it the normal policy if it was below level 0, where
 /// the kernel has made it `SCHED_IDLE`; returns whether it has not exited.
 fn enter(host: &mut dyn Host, into: Dir, process: ProcessId, hold: Hold) -> Result<bool, HostError> {
-    if !is_there(host, process) {
+    if !is(host, process) {
         return Ok(false);
     }
     match host.write(into, "cgroup.procs", &process.pid.to_string()) {
@@ -222,14 +221,14 @@ pub fn lower(host: &mut dyn Host, lifted: &Lifted) -> usize {
 }
 
 fn go_back(host: &mut dyn Host, lifted: &Lifted) -> usize {
-    let Some(home) = open_same(host, &lifted.from) else { return 0 };
-    let back = match open_same(host, &lifted.to) {
-        Some(dir) => {
+    let Ok(Some(home)) = hand::open(host, &lifted.from) else { return 0 };
+    let back = match hand::open(host, &lifted.to) {
+        Ok(Some(dir)) => {
             let back = leave(host, dir, home, lifted);
             host.close(dir);
             back
         }
-        None => 0,
+        _ => 0,
     };
     host.close(home);
     back
@@ -246,7 +245,7 @@ fn leave(host: &mut dyn Host, from: Dir, home: Dir, lifted: &Lifted) -> usize {
             break;
         }
         for one in new {
-            if is_there(host, one) && host.write(home, "cgroup.procs", &one.pid.to_string()).is_ok() {
+            if is(host, one) && host.write(home, "cgroup.procs", &one.pid.to_string()).is_ok() {
                 known.insert(one);
                 back += 1;
             }
@@ -255,21 +254,12 @@ fn leave(host: &mut dyn Host, from: Dir, home: Dir, lifted: &Lifted) -> usize {
     back
 }
 
-/// Opens a group, if its path still belongs to the same group.
-fn open_same(host: &mut dyn Host, group: &Target) -> Option<Dir> {
-    let dir = host.open(&below(Path::new(&group.mount), &group.path)).ok()?;
-    if dir.inode == group.inode {
-        return Some(dir);
-    }
-    host.close(dir);
-    None
-}
-
 /// Start time and parent of every process in the open group that has not exited.
 fn members(host: &mut dyn Host, dir: Dir) -> BTreeMap<u32, (u64, u32)> {
     let text = host.read(dir, "cgroup.procs").unwrap_or_default();
     let pids = text.split_whitespace().filter_map(|pid| pid.parse().ok());
-    pids.filter_map(|pid| Some((pid, identity(host, pid)?))).collect()
+    let identity = |pid| identity(host, pid).map(|(start_ticks, parent, _)| (pid, (start_ticks, parent)));
+    pids.filter_map(identity).collect()
 }
 
 /// Returns the children of this process that are in the open group.
@@ -299,15 +289,4 @@ fn family(host: &mut dyn Host, dir: Dir, of: &BTreeSet<ProcessId>) -> Vec<Proces
     };
     let inside = parents.iter().filter(|(pid, _)| is_of_family(**pid));
     inside.map(|(pid, (start_ticks, _))| ProcessId { pid: *pid, start_ticks: *start_ticks }).collect()
-}
-
-/// Returns start time and parent of a process that has not exited.
-fn identity(host: &dyn Host, pid: u32) -> Option<(u64, u32)> {
-    let text = host.read_file(Path::new(&format!("/proc/{pid}/stat"))).ok()?;
-    let stat = Stat::parse(&text)?;
-    (!stat.has_ended()).then_some((stat.start_ticks()?, stat.parent()?))
-}
-
-fn is_there(host: &dyn Host, process: ProcessId) -> bool {
-    identity(host, process.pid).is_some_and(|(start_ticks, _)| start_ticks == process.start_ticks)
 }

@@ -1,12 +1,8 @@
 //! Settings that many groups share: machine-wide switches, and cost-based control of a disk. They are restored only when
 //! no other group uses them any more.
 
-use super::outcome::not_taken;
-use crate::hand::is_gone;
-use crate::journal::Original;
 use commensal_core::knob::{KnobId, Version};
-use commensal_core::text;
-use commensal_host::{Dir, Host, HostError};
+use commensal_host::{Dir, Host};
 use commensal_sensors::mounts::{Mount, cgroup_mounts};
 use std::path::Path;
 
@@ -41,47 +37,8 @@ fn has_flags_alone(host: &mut dyn Host, dir: Dir, rank: &str) -> bool {
     rank == "0" && !matches!(flags.trim(), "" | "0")
 }
 
-/// Restores the identity (`cpu.bvt_warp_ns`) in groups that copied it: groups that were created below `group` after a
-/// write have inherited the value that is about to be restored, so they get the original first. `known` returns, for a
-/// path below the mount point, whether the group has a record. Returns one message per value written.
-pub(crate) fn copies_back(
-    host: &mut dyn Host,
-    Original { group, file, value, .. }: &Original,
-    dir: Dir,
-    known: &dyn Fn(&str) -> bool,
-) -> Result<Vec<String>, HostError> {
-    let now = host.read(dir, file)?;
-    let (mut done, mut failed) = (Vec::new(), None);
-    if now.trim() == value.trim() {
-        return Ok(done);
-    }
-    below(host, dir, &group.path, &mut |host, child, path| {
-        if known(path) || host.read(child, file).map_or(true, |held| held.trim() != now.trim()) {
-            return false;
-        }
-        let shown = commensal_host::below(Path::new(&group.mount), path).join(file);
-        let written = host.write(child, file, value);
-        let still = host.read(child, file).is_ok_and(|held| held.trim() == now.trim());
-        match written {
-            Ok(()) if still => failed = Some(not_taken(shown.display().to_string(), value)),
-            Ok(()) => {
-                done.push(format!(
-                    "{} is {} again, copied from {}",
-                    text::path(&shown),
-                    value.trim(),
-                    text::visible(&group.path)
-                ));
-            }
-            Err(error) if !still && is_gone(&error) => {}
-            Err(error) => failed = Some(error),
-        }
-        failed.is_some()
-    });
-    failed.map_or(Ok(done), Err)
-}
-
 /// Returns the path of the first group below `dir` for which `wanted` returns true.
-fn below(
+pub(crate) fn below(
     host: &mut dyn Host,
     dir: Dir,
     path: &str,

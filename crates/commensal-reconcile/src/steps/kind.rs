@@ -58,7 +58,7 @@ pub(crate) trait Kind {
     /// Adds what the record says about commensal's changes to groups that exist.
     fn claim(&self, _actual: &ActualState, _ours: &mut Ours) {}
 
-    /// Whether steps that were carried out have put back what the record says, or its group is gone.
+    /// Whether steps that were carried out have put back what the record says, although no inverse of them needs it.
     fn is_settled(&self, _settled: &Settled) -> bool {
         false
     }

@@ -17,7 +17,7 @@ use crate::drivers::apply::{MoveOutcome, Refusal, Work, host_error};
 use crate::drivers::level::{self, Kept};
 use crate::drivers::members;
 use crate::drivers::processes::{Origins, alive, identity, is, write_pid};
-use crate::hand::is_gone;
+use crate::hand::{self, is_gone};
 use crate::journal::{Created, Journal, JournalError, Mounts, Moved, Moving, Record, Target, fits};
 use crate::restore::{Left, Restored, Undo, proof};
 use commensal_core::actual::{ActualState, CgroupPath, CgroupRef, Hierarchy, Ours};
@@ -291,10 +291,10 @@ impl Work<'_> {
         }
         let (mut needed, mut seen) = (BTreeSet::new(), BTreeSet::new());
         for group in groups {
-            let Ok(dir) = self.host.open(&group.place()) else { continue };
+            let Ok(Some(dir)) = hand::open(self.host, group) else { continue };
             let inside = members::pids(self.host, dir).unwrap_or_default();
             self.host.close(dir);
-            for pid in inside.into_iter().filter(|_| dir.inode == group.inode) {
+            for pid in inside {
                 let Some((start_ticks, ..)) = identity(self.host, pid).filter(|_| !seen.contains(&pid))
                 else {
                     continue;
@@ -453,11 +453,9 @@ pub(crate) fn back(host: &mut dyn Host, undo: &mut Undo<'_>) -> BTreeSet<usize> 
     let mut failed = BTreeSet::new();
     let hierarchies = mounts::hierarchies(host).unwrap_or_default();
     for group in groups {
-        let Ok(dir) = host.open(&group.place()) else { continue };
-        if dir.inode == group.inode {
-            let kept = level::kept(&contents.records);
-            empty(host, (group, dir), (&origins, &kept, &hierarchies), result, &mut failed);
-        }
+        let Ok(Some(dir)) = hand::open(host, group) else { continue };
+        let kept = level::kept(&contents.records);
+        empty(host, (group, dir), (&origins, &kept, &hierarchies), result, &mut failed);
         host.close(dir);
     }
     let stands = |record: &Record| record.process().is_some_and(|process| failed.contains(&process));
@@ -549,19 +547,12 @@ fn put(
     (group, target): (&Target, &Target),
     (hierarchies, low): (&[Hierarchy], Option<&Kept>),
 ) -> Result<bool, HostError> {
-    let dir = match host.open(&target.place()) {
-        Err(error) if is_gone(&error) => return Ok(false),
-        opened => opened?,
-    };
-    let same = dir.inode == target.inode;
-    let written = match same {
-        // This comes before the move, because processes that have left the group are not examined again.
-        true => leave(host, process, dir, low)
-            .and_then(|()| write_number(host, process, (hierarchies, group), dir)),
-        false => Ok(()),
-    };
+    let Some(dir) = hand::open(host, target)? else { return Ok(false) };
+    // The policy comes before the move, because processes that have left the group are not examined again.
+    let written =
+        leave(host, process, dir, low).and_then(|()| write_number(host, process, (hierarchies, group), dir));
     host.close(dir);
-    written.map(|()| same)
+    written.map(|()| true)
 }
 
 /// Gives the threads of a process the normal policy, if they leave a group below level 0 and their new group is not

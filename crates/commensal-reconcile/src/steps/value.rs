@@ -3,7 +3,7 @@
 use super::kind::{Facts, Kind, Rank};
 use super::recreate;
 use crate::agent_lock::lives;
-use crate::drivers::apply::{Applied, Refusal, Settled, Work, host_error};
+use crate::drivers::apply::{Applied, Refusal, Work, host_error};
 use crate::drivers::original_text;
 use crate::hand::{self, Put, Slot};
 use crate::journal::{Journal, Mounts, Original, Record, Safe, Target, fits};
@@ -15,7 +15,7 @@ use commensal_core::knob::{File, Form, KnobId, KnobStatus, Value, Version};
 use commensal_core::plan::WrittenSetting;
 use commensal_core::text::{self, visible};
 use commensal_core::topology::Device;
-use commensal_host::{Dir, Host, HostError};
+use commensal_host::{Dir, Host, HostError, below};
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -198,10 +198,6 @@ impl Kind for Original {
         ours.originals.extend(value.map(|value| ((place, id, device), value)));
     }
 
-    fn is_settled(&self, settled: &Settled) -> bool {
-        settled.is_dead(&self.group)
-    }
-
     /// Restores the value, unless other groups still depend on the present value.
     fn undo(&self, host: &mut dyn Host, undo: &mut Undo<'_>) -> Undone {
         let Original { group, knob, file, value, .. } = self;
@@ -215,7 +211,7 @@ impl Kind for Original {
             }
             Some(KnobId::CpuBvtWarpNs) => {
                 if let Some(dir) = target::open(host, group)? {
-                    let written = shared::copies_back(host, self, dir, &|path| undo.known.contains(path));
+                    let written = self.copies_back(host, dir, &|path| undo.known.contains(path));
                     host.close(dir);
                     undo.result.done.extend(written?);
                 }
@@ -299,28 +295,61 @@ impl Original {
     }
 
     fn put_back(&self, host: &mut dyn Host) -> Undone {
-        let Original { group, knob, file, device, value } = self;
-        let Some(dir) = target::open(host, group)? else { return Ok(None) };
-        let shown = self.shown();
+        let Some(dir) = target::open(host, &self.group)? else { return Ok(None) };
+        let put = self.put_in(host, dir, &self.shown());
+        host.close(dir);
+        Ok(put?)
+    }
+
+    /// Puts the value into an open group, whose file is `shown`. Returns a description, or `None` if there was nothing to do.
+    fn put_in(&self, host: &mut dyn Host, dir: Dir, shown: &str) -> Result<Option<String>, HostError> {
+        let value = self.value.trim();
         // The record was checked when it was read (`Kind::objection`), so this is a bug in commensal.
         let wrong = |why: &str| {
-            let object = format!("{shown} ({why})");
-            let value = Some(value.trim().to_owned());
-            Left::Failed(HostError { operation: "restore", object, value, errno: Errno::EINVAL })
+            let (object, value) = (format!("{shown} ({why})"), Some(value.to_owned()));
+            HostError { operation: "restore", object, value, errno: Errno::EINVAL }
         };
-        let slot = Slot::of(knob, file, device.as_deref());
-        let put = slot.map_err(wrong).and_then(|slot| {
-            let original = slot.file.parse(value, slot.device).map_err(|error| wrong(&error.to_string()))?;
-            Ok(hand::put(host, dir, &slot, &original))
-        });
-        host.close(dir);
-        match put? {
+        let slot = Slot::of(&self.knob, &self.file, self.device.as_deref()).map_err(wrong)?;
+        let original =
+            slot.file.parse(&self.value, slot.device).map_err(|error| wrong(&error.to_string()))?;
+        match hand::put(host, dir, &slot, &original) {
             Put::Held(_) | Put::Gone(_) => Ok(None),
-            Put::Written(_) | Put::Unread(_) => Ok(Some(format!("{shown} is {} again", value.trim()))),
-            Put::NotTaken(_) => Err(Left::Failed(not_taken(shown, value))),
-            Put::Refused(error) => Err(Left::Failed(error)),
+            Put::Written(_) | Put::Unread(_) => Ok(Some(format!("{shown} is {value} again"))),
+            Put::NotTaken(_) => Err(not_taken(shown.to_owned(), value)),
+            Put::Refused(error) => Err(error),
             Put::Unwritable(why) => Err(wrong(&why)),
         }
+    }
+
+    /// Puts an identity (`cpu.bvt_warp_ns`) into the groups that copied the present one: groups that were created below the
+    /// group after a write have inherited the value that is about to be restored, so they get the original first. `known`
+    /// returns, for a path below the mount point, whether the group has a record. Returns one message per value written.
+    fn copies_back(
+        &self,
+        host: &mut dyn Host,
+        dir: Dir,
+        known: &dyn Fn(&str) -> bool,
+    ) -> Result<Vec<String>, HostError> {
+        let Original { group, file, value, .. } = self;
+        let now = host.read(dir, file)?;
+        let (mut done, mut failed) = (Vec::new(), None);
+        if now.trim() == value.trim() {
+            return Ok(done);
+        }
+        shared::below(host, dir, &group.path, &mut |host, child, path| {
+            if known(path) || host.read(child, file).map_or(true, |held| held.trim() != now.trim()) {
+                return false;
+            }
+            let shown = text::path(&below(Path::new(&group.mount), path).join(file));
+            match self.put_in(host, child, &shown) {
+                Ok(line) => {
+                    done.extend(line.map(|line| format!("{line}, copied from {}", visible(&group.path))));
+                }
+                Err(error) => failed = Some(error),
+            }
+            failed.is_some()
+        });
+        failed.map_or(Ok(done), Err)
     }
 
     /// Whether the journal has the original level of a group above this one.
@@ -341,17 +370,21 @@ impl Original {
     /// the owner's, so it takes precedence. Returns whether the group was idle and no longer is.
     fn end_idle(&self, host: &mut dyn Host, undo: &mut Undo<'_>) -> Result<bool, Left> {
         let Some(dir) = target::open(host, &self.group)? else { return Ok(false) };
-        let idle = KnobId::CpuIdle.row().v2.map_or("", |file| file.name);
-        let is_idle = host.read(dir, idle).is_ok_and(|text| text.trim() == "1");
-        let written = if is_idle { host.write(dir, idle, "0").map(|()| true) } else { Ok(false) };
+        let knob = KnobId::CpuIdle;
+        let slot = knob.row().v2.as_ref().map(|file| Slot { knob, file, device: None });
+        let idle = slot.filter(|slot| slot.read(host, dir) == Ok(Value::Number(1)));
+        let ended = idle.map(|slot| (slot.file.name, hand::put(host, dir, &slot, &Value::Number(0))));
         host.close(dir);
-        let ended = written?;
-        if ended {
-            let shown = self.group.place().join(idle).display().to_string();
-            let why = "because the record of its original value cannot be read";
-            undo.result.done.push(format!("{shown} is 0 again, {why}"));
+        match ended {
+            None => Ok(false),
+            Some((_, Put::Refused(error) | Put::Gone(error))) => Err(error.into()),
+            Some((file, _)) => {
+                let shown = self.group.place().join(file).display().to_string();
+                let why = "because the record of its original value cannot be read";
+                undo.result.done.push(format!("{shown} is 0 again, {why}"));
+                Ok(true)
+            }
         }
-        Ok(ended)
     }
 }
 
@@ -381,9 +414,5 @@ impl Kind for Safe {
 
     fn mark(&self) -> Option<(&Target, String)> {
         Some((&self.setting.group, self.setting.attribute("safe")))
-    }
-
-    fn is_settled(&self, settled: &Settled) -> bool {
-        settled.is_dead(&self.setting.group)
     }
 }
