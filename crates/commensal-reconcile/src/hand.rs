@@ -1,7 +1,7 @@
 //! Puts a value into a setting of a cgroup. Apply, taking back, restore and the safe state all write through [`put`], so
 //! what counts as held, gone or refused is decided here alone.
 
-use crate::journal::Target;
+use crate::journal::{Original, Target};
 use commensal_core::errno::Errno;
 use commensal_core::knob::{File, KnobId, Value, Version};
 use commensal_core::topology::Device;
@@ -36,16 +36,18 @@ pub(crate) enum Put {
 }
 
 impl Slot {
-    /// The setting that a record names.
+    /// Returns the setting that a record names, and the recorded value.
     ///
     /// # Errors
     /// Returns the reason if commensal cannot have written such a record.
-    pub fn of(knob: &str, file: &str, device: Option<&str>) -> Result<Slot, &'static str> {
-        let knob = KnobId::from_name(knob).ok_or("no setting of this name is known")?;
-        let files = [Version::V1, Version::V2].into_iter().filter_map(|version| knob.row().file(version));
-        let file = files.into_iter().find(|one| one.name == file).ok_or("the setting has another file")?;
-        let device = device.map(str::parse).transpose().map_err(|_| "no device has this number")?;
-        Ok(Slot { knob, file, device })
+    pub fn of(record: &Original) -> Result<(Slot, Value), String> {
+        let knob = KnobId::from_name(&record.knob).ok_or("no setting of this name is known")?;
+        let mut files = [Version::V1, Version::V2].into_iter().filter_map(|version| knob.row().file(version));
+        let file = files.find(|one| one.name == record.file).ok_or("the setting has another file")?;
+        let device = record.device.as_deref().map(str::parse).transpose();
+        let device = device.map_err(|_| "no device has this number")?;
+        let value = file.parse(&record.value, device).map_err(|error| error.to_string())?;
+        Ok((Slot { knob, file, device }, value))
     }
 
     /// The value in the file.

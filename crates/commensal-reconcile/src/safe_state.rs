@@ -17,7 +17,6 @@ use crate::hand::{self, Put, Slot, as_far_as_possible};
 use crate::journal::{self, Created, Journal, Key, Original, Owner, Record, Safe, Target};
 use crate::marks::{self, Mark};
 use commensal_core::knob::{KnobId, Value, Version};
-use commensal_core::text;
 use commensal_host::{Dir, Host, Lock};
 use commensal_sensors::machine;
 use std::collections::{BTreeMap, BTreeSet};
@@ -65,13 +64,12 @@ pub fn bring_safe_state(host: &mut dyn Host, state_dir: &Path, lease: Duration) 
     let first = known.wanted(&BTreeSet::new());
     let mut brought = all(host, state_dir, first, &known, end, &mut state);
     // Values that are missing in the journal are in the marks on the groups; reading all marks takes longer.
-    let owner = state_dir.display().to_string();
     let marks = marks::all(host);
     state.failed.extend(marks.unread.iter().map(|error| format!("records on cgroups: {error}")));
     if !known.has_journal {
         state.failed.extend(marks.damaged.iter().map(marks::Damaged::describe));
     }
-    let ours = marks.found.into_iter().filter(|mark| mark.owner == owner && mark.journal == journal::MACHINE);
+    let ours = marks.found.into_iter().filter(|mark| is_of(mark, state_dir));
     let tried: BTreeSet<Key> = known.wanted.keys().cloned().collect();
     known.learn_missing(ours.map(|mark| mark.record));
     let second = known.wanted(&tried);
@@ -82,8 +80,8 @@ pub fn bring_safe_state(host: &mut dyn Host, state_dir: &Path, lease: Duration) 
     state
 }
 
-/// Writes these values, and retries refused values until `end` and as long as other values succeed; returns the values that
-/// are in force.
+/// Writes these values, and retries refused values as long as other values succeed, and otherwise until `end`. Returns
+/// the values that are in force.
 fn all(
     host: &mut dyn Host,
     state_dir: &Path,
@@ -128,9 +126,8 @@ fn lock(host: &mut dyn Host, state_dir: &Path, patience: Duration) -> Result<Loc
 
 impl Safe {
     fn shown(&self) -> String {
-        let Original { group, file, device, .. } = &self.setting;
-        let file = text::path(&group.place().join(file));
-        match device {
+        let file = self.setting.shown();
+        match &self.setting.device {
             Some(device) => format!("{file} of {device}"),
             None => file,
         }
@@ -238,14 +235,18 @@ fn bring(
 /// damaged, cut off or out of order.
 fn newest(host: &mut dyn Host, state_dir: &Path, dir: Dir, wanted: &Safe) -> Safe {
     let mark = marks::of(host, dir, &Record::Safe(wanted.clone())).ok().flatten();
-    let ours = mark.filter(|mark| Path::new(&mark.owner) == state_dir && mark.journal == journal::MACHINE);
-    match ours.map(|mark| mark.record) {
+    match mark.filter(|mark| is_of(mark, state_dir)).map(|mark| mark.record) {
         Some(Record::Safe(Safe { setting, online })) if setting.file == wanted.setting.file => {
             let setting = Original { value: setting.value, ..wanted.setting.clone() };
             Safe { setting, online }
         }
         _ => wanted.clone(),
     }
+}
+
+/// Whether the mark is a copy of a record of the machine's journal in `state_dir`.
+fn is_of(mark: &Mark, state_dir: &Path) -> bool {
+    Path::new(&mark.owner) == state_dir && mark.journal == journal::MACHINE
 }
 
 /// Sets one value in the open group; returns whether a write was necessary.
@@ -256,8 +257,7 @@ fn in_group(
     wanted: &Original,
     known: &Known,
 ) -> Result<bool, String> {
-    let slot = Slot::of(&wanted.knob, &wanted.file, wanted.device.as_deref())?;
-    let to = slot.file.parse(&wanted.value, slot.device).map_err(|error| error.to_string())?;
+    let (slot, to) = Slot::of(wanted)?;
     if slot.read(host, dir).is_ok_and(|now| slot.has(&now, &to)) {
         return Ok(false);
     }
@@ -291,9 +291,8 @@ fn keep_original(
         return;
     }
     let record = |value: String| Record::Original(Original { value, ..wanted.clone() });
-    let of_journal = |mark: &Mark| Path::new(&mark.owner) == state_dir && mark.journal == journal::MACHINE;
     let record = match marks::of(host, dir, &record(String::new())) {
-        Ok(Some(mark)) if of_journal(&mark) => mark.record,
+        Ok(Some(mark)) if is_of(&mark, state_dir) => mark.record,
         // The journal may have lost the record of the group's creation.
         Ok(None)
             if matches!(marks::of(host, dir, &Record::Created(Created(wanted.group.clone()))), Ok(None)) =>

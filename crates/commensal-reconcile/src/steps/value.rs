@@ -191,11 +191,9 @@ impl Kind for Original {
     }
 
     fn claim(&self, actual: &ActualState, ours: &mut Ours) {
-        let Some((place, id)) = self.group.find(actual).zip(KnobId::from_name(&self.knob)) else { return };
-        let device: Option<Device> = self.device.as_ref().and_then(|text| text.parse().ok());
-        let version = actual.hierarchies[place.hierarchy].version;
-        let value = id.row().file(version).and_then(|file| file.parse(&self.value, device).ok());
-        ours.originals.extend(value.map(|value| ((place, id, device), value)));
+        if let (Some(place), Ok((slot, value))) = (self.group.find(actual), Slot::of(self)) {
+            ours.originals.insert((place, slot.knob, slot.device), value);
+        }
     }
 
     /// Restores the value, unless other groups still depend on the present value.
@@ -253,7 +251,7 @@ impl Kind for Original {
 
 impl Original {
     /// The kernel file, for people.
-    fn shown(&self) -> String {
+    pub(crate) fn shown(&self) -> String {
         text::path(&self.group.place().join(&self.file))
     }
 
@@ -301,23 +299,22 @@ impl Original {
         Ok(put?)
     }
 
-    /// Puts the value into an open group, whose file is `shown`. Returns a description, or `None` if there was nothing to do.
+    /// Puts the value into an open group. `shown` is the path of its file, for people. Returns a description, or `None` if
+    /// there was nothing to do.
     fn put_in(&self, host: &mut dyn Host, dir: Dir, shown: &str) -> Result<Option<String>, HostError> {
         let value = self.value.trim();
         // The record was checked when it was read (`Kind::objection`), so this is a bug in commensal.
-        let wrong = |why: &str| {
+        let wrong = |why: String| {
             let (object, value) = (format!("{shown} ({why})"), Some(value.to_owned()));
             HostError { operation: "restore", object, value, errno: Errno::EINVAL }
         };
-        let slot = Slot::of(&self.knob, &self.file, self.device.as_deref()).map_err(wrong)?;
-        let original =
-            slot.file.parse(&self.value, slot.device).map_err(|error| wrong(&error.to_string()))?;
+        let (slot, original) = Slot::of(self).map_err(wrong)?;
         match hand::put(host, dir, &slot, &original) {
             Put::Held(_) | Put::Gone(_) => Ok(None),
             Put::Written(_) | Put::Unread(_) => Ok(Some(format!("{shown} is {value} again"))),
             Put::NotTaken(_) => Err(not_taken(shown.to_owned(), value)),
             Put::Refused(error) => Err(error),
-            Put::Unwritable(why) => Err(wrong(&why)),
+            Put::Unwritable(why) => Err(wrong(why)),
         }
     }
 
@@ -369,22 +366,13 @@ impl Original {
     /// became idle later, by commensal unless the group's owner uses `cpu.idle` since. The recorded weight is certainly
     /// the owner's, so it takes precedence. Returns whether the group was idle and no longer is.
     fn end_idle(&self, host: &mut dyn Host, undo: &mut Undo<'_>) -> Result<bool, Left> {
-        let Some(dir) = target::open(host, &self.group)? else { return Ok(false) };
         let knob = KnobId::CpuIdle;
-        let slot = knob.row().v2.as_ref().map(|file| Slot { knob, file, device: None });
-        let idle = slot.filter(|slot| slot.read(host, dir) == Ok(Value::Number(1)));
-        let ended = idle.map(|slot| (slot.file.name, hand::put(host, dir, &slot, &Value::Number(0))));
-        host.close(dir);
-        match ended {
-            None => Ok(false),
-            Some((_, Put::Refused(error) | Put::Gone(error))) => Err(error.into()),
-            Some((file, _)) => {
-                let shown = self.group.place().join(file).display().to_string();
-                let why = "because the record of its original value cannot be read";
-                undo.result.done.push(format!("{shown} is 0 again, {why}"));
-                Ok(true)
-            }
-        }
+        let file = knob.row().v2.map(|file| file.name.to_owned()).unwrap_or_default();
+        let idle = Original { knob: knob.to_string(), file, value: "0".to_owned(), ..self.clone() };
+        let ended = idle.put_back(host)?;
+        let why = "because the record of its original value cannot be read";
+        undo.result.done.extend(ended.iter().map(|line| format!("{line}, {why}")));
+        Ok(ended.is_some())
     }
 }
 

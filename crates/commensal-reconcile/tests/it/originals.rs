@@ -2,7 +2,7 @@
 //! commensal takes another one's limit for an original.
 
 use crate::crash::{MachineState, World, limits, moved, plain, prepared, same, see};
-use crate::support::{self, STATE, applied, planned};
+use crate::support::{self, STATE, applied, planned, restored};
 use commensal_core::actual::CgroupPath;
 use commensal_core::config::parse;
 use commensal_core::errno::Errno;
@@ -10,6 +10,7 @@ use commensal_core::knob::{KnobId, Value};
 use commensal_core::plan::{Action, Step};
 use commensal_host::Host;
 use commensal_host::fake::{Effect, FakeHost, Trouble};
+use commensal_reconcile::journal::{Original, Record, Target};
 use commensal_reconcile::{Instance, Mastery, PlanRequest, Reconciler, enforce, kept_in_force};
 use std::path::{Path, PathBuf};
 
@@ -379,6 +380,40 @@ fn the_placeholder_of_an_idle_group_is_no_original() {
             .collect();
         assert!(journalled.contains("\"knob\":\"cpu.weight\""), "{journalled}");
         assert!(journalled.contains(&format!("\"value\":\"{default}\"")), "{journalled}");
+    }
+}
+
+/// A weight cannot be put back while its group is idle. If the record of `cpu.idle` is lost, `restore` ends it all the
+/// same, and says so only if the file reads 0 afterwards.
+// promise 9
+#[test]
+fn a_group_that_is_idle_without_a_record_of_it_gets_its_weight_back() {
+    for (fake, mount, file, value) in [
+        (FakeHost::v1(4, 8 << 30), "/sys/fs/cgroup/cpu", "cpu.shares", "512"),
+        (FakeHost::v2(4, 8 << 30), "/sys/fs/cgroup", "cpu.weight", "77"),
+    ] {
+        let mut host = fake.another();
+        let root = host.open(Path::new(mount)).unwrap();
+        if file == "cpu.weight" {
+            host.write(root, "cgroup.subtree_control", "+cpu").unwrap();
+        }
+        let dir = host.mkdir(root, "batch").unwrap();
+        let group = Target { mount: mount.to_owned(), path: "/batch".to_owned(), inode: dir.inode };
+        let (knob, value) = ("cpu.weight".to_owned(), value.to_owned());
+        let record = Original { group, knob, file: file.to_owned(), device: None, value: value.clone() };
+        let mut journal = support::journal(&mut host).unwrap();
+        journal.append(&mut host, &[Record::Original(record)]).unwrap();
+        host.write(dir, "cpu.idle", "1").unwrap();
+        let path = format!("{mount}/batch/cpu.idle");
+        fake.trouble(Trouble { operation: "write", path, value: None, effect: Effect::Ignored, lasts: true });
+        let refused = restored(&mut host);
+        assert!(fake.no_trouble() > 0);
+        assert!(refused.done.is_empty(), "{refused:?}");
+        assert!(refused.failed.iter().any(|line| line.contains("cpu.idle")), "{refused:?}");
+        let back = restored(&mut host);
+        assert!(back.failed.is_empty() && back.done.len() == 2, "{back:?}");
+        let read = |host: &mut FakeHost, file: &str| host.read(dir, file).unwrap().trim().to_owned();
+        assert_eq!((read(&mut host, "cpu.idle"), read(&mut host, file)), ("0".to_owned(), value));
     }
 }
 
