@@ -176,8 +176,10 @@ impl Machine {
 
 impl Host for FakeHost {
     fn read_file(&self, path: &Path) -> Result<String> {
-        let machine = self.machine();
-        let text = machine.alive(self.life).and_then(|()| machine.plain_file(path));
+        let mut machine = self.machine();
+        let troubled =
+            machine.alive(self.life).and_then(|()| machine.troubled("read", &path.to_string_lossy(), ""));
+        let text = troubled.and_then(|_| machine.plain_file(path));
         text.map_err(|errno| refused("read", shown(path), errno))
     }
 

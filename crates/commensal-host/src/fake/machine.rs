@@ -242,7 +242,7 @@ pub struct Mutation {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trouble {
     /// `create`, `remove`, `rename`, `write`, `set`, `cookie` or `policy` as in [`Mutation`]; `ask` for a request to a
-    /// socket; `open`, `open child`, `list`, `read`, `attribute` or `attributes` for reading a group.
+    /// socket; `open`, `open child`, `list`, `attribute` or `attributes` for reading a group; `read` for any file.
     pub operation: &'static str,
     /// The file, group, thread or socket, as in [`Mutation`]; ignored if the operation is `cookie`.
     pub path: String,

@@ -17,16 +17,16 @@ pub(super) fn record(switch: Switch, value: i64) -> Record {
 
 impl Work<'_> {
     pub(super) fn switch(&mut self, switch: Switch, to: i64) -> Result<(), Refusal> {
-        let path = Path::new(switch.path());
-        let failed = |error| host_error(error, Some(switch.knob()));
-        let written = self.host.write_setting(path, &to.to_string());
-        let read = self.host.read_file(path).map_err(failed)?;
-        if read.trim() != to.to_string() {
-            written.map_err(failed)?;
-            let (place, read) = (switch.to_string(), read.trim().to_owned());
-            return Err(Refusal::ReadBack { place, file: "", want: to.to_string(), read });
+        let (path, place, want) = (Path::new(switch.path()), switch.to_string(), to.to_string());
+        let written = self.host.write_setting(path, &want);
+        match (written, self.host.read_file(path)) {
+            (_, Ok(read)) if read.trim() == want => Ok(()),
+            (Err(error), _) => Err(host_error(error, Some(switch.knob()))),
+            (Ok(()), Ok(read)) => {
+                Err(Refusal::ReadBack { place, file: "", want, read: read.trim().to_owned() })
+            }
+            (Ok(()), Err(error)) => Err(Refusal::Unread { place, file: "", because: error.to_string() }),
         }
-        Ok(())
     }
 }
 

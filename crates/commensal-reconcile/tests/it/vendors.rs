@@ -1,9 +1,10 @@
 //! Vendor kernels and core scheduling, on FakeHost with their observed and documented rules: planned, applied and undone,
 //! also after a crash at any moment.
 
-use crate::support::{applied, planned, restored};
+use crate::support::{self, applied, planned, restored};
+use commensal_core::errno::Errno;
 use commensal_core::process::{SCHED_BATCH, SCHED_FIFO, SCHED_IDLE, SCHED_RR};
-use commensal_host::fake::{FakeHost, VendorKernel};
+use commensal_host::fake::{Effect, FakeHost, Trouble, VendorKernel};
 use commensal_host::{Dir, Host, Scheduling};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -112,7 +113,7 @@ pub fn settles(fake: &FakeHost, text: &str) -> String {
 pub fn everything_back(fake: &FakeHost) {
     let restored = restored(&mut fake.another());
     assert!(restored.failed.is_empty() && restored.left.is_empty(), "{restored:?}");
-    assert!(crate::support::restored(&mut fake.another()).nothing());
+    assert!(support::restored(&mut fake.another()).nothing());
 }
 
 #[test]
@@ -176,7 +177,7 @@ fn openeuler_recreating_is_a_step_of_the_plan() {
 #[test]
 fn openeuler_a_replacing_of_an_earlier_boot_is_not_finished() {
     let online = BATCH.replace("offline", "online");
-    let state = Path::new(crate::support::STATE);
+    let state = Path::new(support::STATE);
     let file = state.join("machine.journal");
     // Killed between the removal of the old group and the renaming of the fresh one.
     let interrupted = (0..60).find_map(|n| {
@@ -185,7 +186,7 @@ fn openeuler_a_replacing_of_an_earlier_boot_is_not_finished() {
         applied(&mut fake.another(), BATCH);
         let (found, plan) = planned(&mut fake.another(), &online).unwrap();
         let mut host = fake.another();
-        let mut journal = crate::support::journal(&mut host).unwrap();
+        let mut journal = support::journal(&mut host).unwrap();
         fake.crash_after(n);
         commensal_reconcile::apply(&mut host, &plan.steps, &found, &mut journal);
         let mut after = fake.restart();
@@ -200,7 +201,7 @@ fn openeuler_a_replacing_of_an_earlier_boot_is_not_finished() {
     host.state_replace(&file, &text).unwrap();
     rebooted.set_file("/proc/sys/kernel/random/boot_id", "another\n");
     let before = rebooted.snapshot();
-    let instance = crate::support::instance();
+    let instance = support::instance();
     assert_eq!(instance.recover(&mut host), [""; 0]);
     instance.open_journal(&mut host).unwrap();
     assert_eq!(rebooted.snapshot(), before);
@@ -382,6 +383,30 @@ fn anolis_66_is_told_and_not_used() {
     assert!(look.caps.knobs[&key].obstacle().unwrap().contains("Anolis 6.6"));
     everything_back(&fake);
     assert_eq!(fake.snapshot(), before);
+}
+
+/// A switch that was turned and cannot be read back is turned back at once, or by `restore`.
+// promise 7
+#[test]
+fn anolis_a_switch_that_cannot_be_read_back_is_turned_back() {
+    for lasts in [false, true] {
+        let fake = machine(VendorKernel::ANOLIS);
+        batch(&fake);
+        let before = fake.snapshot();
+        let mut host = fake.another();
+        let (actual, plan) = planned(&mut host, BATCH).unwrap();
+        let (path, effect) = (IDENTITY.to_owned(), Effect::Fails(Errno::EIO));
+        fake.trouble(Trouble { operation: "read", path, value: None, effect, lasts });
+        let mut journal = support::journal(&mut host).unwrap();
+        let outcome = commensal_reconcile::apply(&mut host, &plan.steps, &actual, &mut journal);
+        let failure = outcome.failure.unwrap();
+        assert!(failure.refusal.to_string().contains("cannot be read back"), "{failure:?}");
+        assert!(fake.no_trouble() > 0);
+        assert_eq!(failure.left.is_empty(), !lasts, "{failure:?}");
+        assert_eq!(read(&fake, IDENTITY), "0", "lasts: {lasts}");
+        everything_back(&fake);
+        assert_eq!(fake.snapshot(), before);
+    }
 }
 
 #[test]
