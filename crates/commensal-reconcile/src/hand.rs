@@ -97,17 +97,24 @@ pub(crate) fn put(host: &mut dyn Host, dir: Dir, slot: &Slot, value: &Value) -> 
 /// (the weight of an idle group, a burst above the quota, a quota before its period). Returns the refused items, each with
 /// its last refusal.
 pub(crate) fn as_far_as_possible<T, E>(
-    mut items: Vec<T>,
+    items: Vec<T>,
     mut act: impl FnMut(&T) -> Result<(), E>,
 ) -> Vec<(T, E)> {
-    loop {
-        let before = items.len();
+    repeat(items, |items| {
         let refused = items.into_iter().filter_map(|item| {
             let refusal = act(&item).err()?;
             Some((item, refusal))
         });
-        let refused: Vec<(T, E)> = refused.collect();
-        if refused.is_empty() || refused.len() == before {
+        refused.collect()
+    })
+}
+
+/// Like [`as_far_as_possible`], for a pass that does something with all the items and returns the refused ones.
+pub(crate) fn repeat<T, E>(mut items: Vec<T>, mut pass: impl FnMut(Vec<T>) -> Vec<(T, E)>) -> Vec<(T, E)> {
+    loop {
+        let before = items.len();
+        let refused = if items.is_empty() { Vec::new() } else { pass(items) };
+        if refused.len() == before {
             return refused;
         }
         items = refused.into_iter().map(|(item, _)| item).collect();

@@ -102,14 +102,19 @@ pub fn parse(text: &str) -> Contents {
 /// boot is not checked, because none of its records is used.
 #[must_use]
 pub fn read(host: &dyn Host, text: &str) -> Contents {
+    parse_where(text, objection(host))
+}
+
+/// Returns a function that returns, for one record after another of a journal, why commensal cannot have written it.
+fn objection(host: &dyn Host) -> impl FnMut(&Record) -> Option<String> + use<> {
     let (boot_id, mounts) = (machine::boot_id(host), mounts::kinds(host));
     let mut whose = None;
-    parse_where(text, |record| {
+    move |record| {
         if let (Record::Owner(owner), None) = (record, &whose) {
             whose = Some(boot_id.as_ref() == Some(&owner.boot_id));
         }
         if whose == Some(false) { None } else { record.kind().objection(&mounts) }
-    })
+    }
 }
 
 /// Returns a function that tells whether commensal can have written a record on this machine.
@@ -119,20 +124,27 @@ pub(crate) fn can_be_ours(host: &dyn Host) -> impl Fn(&Record) -> bool + use<> {
 }
 
 /// Parses the text. `objection` returns why commensal cannot have written a readable record.
-fn parse_where(text: &str, mut objection: impl FnMut(&Record) -> Option<String>) -> Contents {
+fn parse_where(text: &str, objection: impl FnMut(&Record) -> Option<String>) -> Contents {
     let mut contents = Contents::default();
-    for (index, line) in text.split_inclusive('\n').enumerate() {
-        let Some(whole) = line.strip_suffix('\n') else {
-            contents.torn = true;
-            continue;
-        };
-        let parsed = parse_line(whole);
-        match parsed.and_then(|record| objection(&record).map_or(Ok(record), Err)) {
-            Ok(record) => contents.records.push(record),
-            Err(reason) => contents.damaged.push((index + 1, reason)),
-        }
-    }
+    contents.torn = each_line(text, objection, |number, record| match record {
+        Ok(record) => contents.records.push(record),
+        Err(reason) => contents.damaged.push((number, reason)),
+    });
     contents
+}
+
+/// Parses one line after another, and passes on its number and its record, or the reason why it is damaged. Returns whether
+/// the last line is torn.
+fn each_line(
+    text: &str,
+    mut objection: impl FnMut(&Record) -> Option<String>,
+    mut act: impl FnMut(usize, Result<Record, String>),
+) -> bool {
+    for (number, line) in (1..).zip(text.split_inclusive('\n')) {
+        let Some(whole) = line.strip_suffix('\n') else { return true };
+        act(number, parse_line(whole).and_then(|record| objection(&record).map_or(Ok(record), Err)));
+    }
+    false
 }
 
 fn parse_line(line: &str) -> Result<Record, String> {
@@ -287,16 +299,12 @@ impl Journal {
         if records == self.records {
             return Ok(());
         }
-        let text = self.head() + &records.iter().map(line).collect::<String>();
-        host.state_replace(&self.path, &text)?;
-        self.size = text.len() as u64;
-        self.records = records;
+        self.rewrite(host, records)?;
         let of_recreated = |record: &&Record| {
             marks::home(record)
                 .is_some_and(|(target, _)| groups.iter().any(|group| group.new == target.inode))
         };
         marks::refresh(host, self.names(), self.records.iter().filter(of_recreated));
-        self.index();
         Ok(())
     }
 
@@ -370,7 +378,7 @@ impl Journal {
     /// Drops safe values that later records replace, once there are many (see [`STALE`]). After a failure, the next
     /// append tries again.
     fn shorten(&mut self, host: &mut dyn Host) {
-        let all = self.records.iter().filter(|record| matches!(record, Record::Safe { .. })).count();
+        let all = self.records.iter().filter(|record| matches!(record, Record::Safe(_))).count();
         if all - self.safe.len().min(all) > STALE.max(self.safe.len()) {
             let standing = self.safe.clone();
             let mut seen = BTreeSet::new();
@@ -446,7 +454,7 @@ impl Journal {
 
     /// Returns the records of moves of processes.
     pub(crate) fn moving(&self) -> impl Iterator<Item = &Record> {
-        self.records.iter().filter(|record| matches!(record, Record::Moving { .. }))
+        self.records.iter().filter(|record| matches!(record, Record::Moving(_)))
     }
 
     /// Returns the processes whose moves are recorded.
@@ -486,18 +494,24 @@ impl Journal {
         if kept.len() == self.records.len() {
             return Ok(());
         }
-        let text = self.head() + &kept.iter().map(line).collect::<String>();
-        match kept.is_empty() {
+        let before = self.rewrite(host, kept)?;
+        let owner = [self.state_dir().display().to_string()].into();
+        let (_, name) = self.names();
+        marks::clear(host, (&owner, Some(name)), without(&before, &self.records));
+        Ok(())
+    }
+
+    /// Replaces all records, and removes the file if there are none. Returns the records from before.
+    fn rewrite(&mut self, host: &mut dyn Host, records: Vec<Record>) -> Result<Vec<Record>, JournalError> {
+        let text = self.head() + &records.iter().map(line).collect::<String>();
+        match records.is_empty() {
             true => host.state_remove(&self.path)?,
             false => host.state_replace(&self.path, &text)?,
         }
         self.size = text.len() as u64;
-        let before = std::mem::replace(&mut self.records, kept);
-        let owner = [self.state_dir().display().to_string()].into();
-        let (_, name) = self.names();
-        marks::clear(host, (&owner, Some(name)), without(&before, &self.records));
+        let before = std::mem::replace(&mut self.records, records);
         self.index();
-        Ok(())
+        Ok(before)
     }
 
     /// Path of the file.
@@ -550,7 +564,7 @@ pub fn adopt(
             wanted(&Target { mount: mount.clone(), path: path.clone(), inode: 0 })
         }
         // Controllers are enabled for wanted and other groups alike; `restore` disables those that no group uses.
-        Record::Enabling { .. } => true,
+        Record::Enabling(_) => true,
         _ => false,
     };
     let moved: Vec<Record> = of_run.records.iter().filter(|record| moves(record)).cloned().collect();
@@ -578,19 +592,16 @@ pub fn load(host: &mut dyn Host, path: &Path) -> Result<Option<String>, HostErro
     host.state_read_within(path, MOST_BYTES)
 }
 
-/// Writes a journal with these records; removes the file if there are no records.
+/// Rewrites a journal with its current records; removes the file if there are none. A journal with damaged lines stays as it
+/// is, because these lines have to be saved first.
 ///
 /// # Errors
 /// Returns the kernel's error; the file is unchanged in that case.
-pub(crate) fn store<'r>(
-    host: &mut dyn Host,
-    path: &Path,
-    records: impl IntoIterator<Item = &'r Record>,
-) -> Result<(), HostError> {
-    let records: Vec<&Record> = records.into_iter().collect();
-    match records.iter().all(|record| matches!(record, Record::Owner(_))) {
+pub(crate) fn store(host: &mut dyn Host, path: &Path, contents: &Contents) -> Result<(), HostError> {
+    match contents.records.iter().all(|record| matches!(record, Record::Owner(_))) {
+        _ if !contents.damaged.is_empty() => Ok(()),
         true => host.state_remove(path),
-        false => host.state_replace(path, &records.into_iter().map(line).collect::<String>()),
+        false => host.state_replace(path, &contents.records.iter().map(line).collect::<String>()),
     }
 }
 

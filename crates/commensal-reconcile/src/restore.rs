@@ -123,9 +123,8 @@ pub fn finish(
     let mut denied = Ok(BTreeSet::new());
     if contents.records.iter().any(is_recreating) {
         let unfinished = recreate::finish(host, &path, &mut contents, &owners, &mut Vec::new());
-        // The damaged lines have to be saved before the journal is rewritten.
-        if unfinished.dropped && contents.damaged.is_empty() {
-            journal::store(host, &path, &contents.records)?;
+        if unfinished.dropped {
+            journal::store(host, &path, &contents)?;
         }
         denied = unfinished.stuck.into_iter().next().map_or(Ok(unfinished.denied), |(_, error)| Err(error));
     }
@@ -174,14 +173,11 @@ fn finish_and_drop(
     if over.is_empty() {
         return failed;
     }
-    let before = contents.records.clone();
-    let mut index = 0..;
-    contents.records.retain(|_| index.next().is_none_or(|index| !over.contains(&index)));
+    let before = std::mem::take(&mut contents.records);
+    let kept = before.iter().enumerate().filter(|(index, _)| !over.contains(index));
+    contents.records = kept.map(|(_, record)| record.clone()).collect();
     marks::clear(host, (owners, None), journal::without(&before, &contents.records));
-    // The damaged lines have to be saved before the journal is rewritten.
-    if contents.damaged.is_empty() {
-        journal::store(host, path, &contents.records)?;
-    }
+    journal::store(host, path, contents)?;
     failed
 }
 
@@ -289,9 +285,7 @@ fn one_journal(
     contents.records.extend(lost);
     // All groups of `run` share a machine-wide switch, so it is restored with the last of them.
     let mut waiting: Vec<Record> = match name == journal::RUN && in_use(host, &contents) {
-        true => {
-            contents.records.extract_if(.., |record| matches!(record, Record::Switching { .. })).collect()
-        }
+        true => contents.records.extract_if(.., |record| matches!(record, Record::Switching(_))).collect(),
         false => Vec::new(),
     };
     // Threads return to the kernel's scheduler before a mechanism that restricts them is removed.
@@ -404,39 +398,26 @@ fn undo_all(
     let mut order = distinct(&undo.contents.records);
     order.reverse();
     order.sort_by_key(|index| rank(undo, *index));
-    let originals = order.iter().take_while(|index| rank(undo, **index) <= Rank::Values).count();
-    let (values, rest) = order.split_at(originals);
-    let mut waiting = values.to_vec();
-    let first = undo.result.failed.len();
-    // Originals of several plans can block each other (a weight while the group is still idle, a child's CPU set larger
-    // than its parent's), so failed records are retried as long as others succeed.
-    while !waiting.is_empty() {
-        let before = undo.result.failed.len();
-        let failed = pass(host, &waiting, undo, &mut kept);
-        let stays = failed.len() == waiting.len();
-        waiting = failed;
-        if stays || waiting.is_empty() {
-            break;
-        }
-        undo.result.failed.truncate(before);
-        let again: BTreeSet<usize> = waiting.iter().copied().collect();
-        kept.retain(|index| !again.contains(index));
-    }
-    let second = undo.result.failed.len();
+    let values = order.iter().take_while(|index| rank(undo, **index) <= Rank::Values).count();
+    let rest = order.split_off(values);
+    // Originals of several plans can block each other, such as a child's CPU set that is larger than its parent's.
+    let mut refused = hand::repeat(order, |order| pass(host, order, undo, &mut kept));
     kept.extend(movement::back(host, undo));
     if raise {
         recreate::raise(host, undo);
     }
     empty(host, owners, &undo.contents.records, inside == Inside::Ends);
-    let again_failed: BTreeSet<usize> = pass(host, rest, undo, &mut kept).into_iter().collect();
-    if !waiting.is_empty() {
+    let later = pass(host, rest, undo, &mut kept);
+    let again_failed: BTreeSet<usize> = later.iter().map(|(index, _)| *index).collect();
+    if !refused.is_empty() {
         // Retries the values, for two reasons. A child group that blocked them may be removed now. Or the group itself
         // is removed now: commensal crashed after it had created the group and before it recorded the inode, and the
         // next process recorded originals for the group as for another program's.
-        undo.result.failed.drain(first..second);
-        let again: BTreeSet<usize> = waiting.iter().copied().collect();
-        kept.retain(|index| !again.contains(index));
-        pass(host, &waiting, undo, &mut kept);
+        refused = pass(host, refused.into_iter().map(|(index, _)| index).collect(), undo, &mut kept);
+    }
+    for (index, why) in later.into_iter().chain(refused) {
+        kept.insert(index);
+        undo.result.failed.extend(why);
     }
     // Completing the replacement of a group needs the records of its threads.
     if !undo.stuck.is_empty() {
@@ -470,9 +451,15 @@ fn distinct(records: &[Record]) -> Vec<usize> {
     (0..records.len()).filter(|index| seen.insert(&records[*index])).collect()
 }
 
-/// Undoes these records once; returns those that failed. Adds the records that remain to `kept`.
-fn pass(host: &mut dyn Host, order: &[usize], undo: &mut Undo<'_>, kept: &mut BTreeSet<usize>) -> Vec<usize> {
-    let mut failed = Vec::new();
+/// Undoes these records once. Returns those that the kernel refused, each with the reason, unless that is the reason why a
+/// group is half replaced (see [`Undo::stuck`]). Adds the other records that remain to `kept`.
+fn pass(
+    host: &mut dyn Host,
+    order: Vec<usize>,
+    undo: &mut Undo<'_>,
+    kept: &mut BTreeSet<usize>,
+) -> Vec<(usize, Option<String>)> {
+    let mut refused = Vec::new();
     for (target, _) in std::mem::take(&mut undo.stuck) {
         match recreate::again(host, undo.journal, undo.contents, undo.owners, &target) {
             Ok(line) => undo.result.done.push(line),
@@ -481,32 +468,28 @@ fn pass(host: &mut dyn Host, order: &[usize], undo: &mut Undo<'_>, kept: &mut BT
             Err(Left::Waits) => {}
         }
     }
-    for index in order.iter().copied() {
+    for index in order {
         let record = &undo.contents.records[index].clone();
         if undo.is_stuck(record) {
-            kept.insert(index);
-            failed.push(index);
+            refused.push((index, None));
             continue;
         }
         match record.kind().undo(host, undo) {
-            Ok(line) => {
-                undo.result.done.extend(line);
-                continue;
-            }
-            Err(Left::Busy(line)) => undo.result.left.push(line),
-            Err(Left::Denied(line)) => drop(undo.denied.insert(line)),
-            Err(Left::Waits) => {}
+            Ok(line) => undo.result.done.extend(line),
             Err(Left::Failed(error)) => {
-                failed.push(index);
                 let setting = if let Record::Original(setting) = record { Some(setting) } else { None };
-                let words = with_meaning(&error, setting.and_then(|one| KnobId::from_name(&one.knob)));
-                match setting.filter(|one| recreate::is_half_done(host, one)) {
-                    Some(one) => undo.stuck.push((one.group.clone(), words)),
-                    None => undo.result.failed.push(words),
+                let mut why =
+                    Some(with_meaning(&error, setting.and_then(|one| KnobId::from_name(&one.knob))));
+                if let Some(half_done) = setting.filter(|one| recreate::is_half_done(host, one)) {
+                    undo.stuck.extend(why.take().map(|why| (half_done.group.clone(), why)));
                 }
+                refused.push((index, why));
+            }
+            Err(left) => {
+                left.note(undo.result, &mut undo.denied);
+                kept.insert(index);
             }
         }
-        kept.insert(index);
     }
-    failed
+    refused
 }

@@ -62,7 +62,7 @@ impl Work<'_> {
     }
 
     /// Returns the records that must be in the journal before the step is carried out. `known` are those of earlier steps,
-    /// `seen` the settings that have theirs; with `own`, commensal creates the step's group. Moves have their records
+    /// `seen` the settings that have theirs; with `own`, commensal creates the step's group. Moves are recorded
     /// later.
     pub(crate) fn before(
         &mut self,

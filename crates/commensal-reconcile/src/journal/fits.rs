@@ -1,6 +1,6 @@
 //! Checks whether commensal can have written a record on this machine. A right checksum does not prove that, because
-//! any program can compute it, and a commensal process of root would write the values of a forged record. Each kind of
-//! record checks its own (`steps`).
+//! any program can compute it, and a commensal process of root would write the values of a forged record. The kinds of
+//! records (`steps`) use these checks of a cgroup.
 
 use super::Target;
 use commensal_core::knob::Version;

@@ -1,8 +1,8 @@
 //! Inspects journals without locking or writing anything.
 
-use super::{Owner, Record, load, parse_line, path};
+use super::{Owner, Record, each_line, load, objection, path};
 use commensal_host::Host;
-use commensal_sensors::{machine, mounts};
+use commensal_sensors::machine;
 use serde::Serialize;
 use std::path::Path;
 
@@ -79,34 +79,27 @@ pub fn inspect(
             return found;
         }
     };
-    let (boot_id, mounts) = (machine::boot_id(host), mounts::kinds(host));
-    for (index, line) in text.split_inclusive('\n').enumerate() {
-        let Some(whole) = line.strip_suffix('\n') else {
-            found.torn = true;
-            continue;
-        };
-        let record = parse_line(whole);
-        if let (Ok(Record::Owner(owner)), None) = (&record, &found.owner) {
-            found.boot = if boot_id.as_ref() == Some(&owner.boot_id) { Boot::Present } else { Boot::Another };
-            found.owner = Some(owner.clone());
-        }
-        let fits = |record: Record| match found.boot {
-            Boot::Another => Ok(record),
-            Boot::Present | Boot::Unknown => record.kind().objection(&mounts).map_or(Ok(record), Err),
-        };
-        match record.and_then(fits) {
-            Ok(record) => {
-                found.records += usize::from(!matches!(record, Record::Owner(_)));
-                each(index + 1, &record);
+    let boot_id = machine::boot_id(host);
+    let mut owner = None;
+    found.torn = each_line(&text, objection(host), |number, record| match record {
+        Ok(record) => {
+            match &record {
+                Record::Owner(first) => drop(owner.get_or_insert_with(|| first.clone())),
+                _ => found.records += 1,
             }
-            Err(reason) => {
-                found.damaged += 1;
-                if found.damaged_lines.len() < TOLD {
-                    found.damaged_lines.push((index + 1, reason));
-                }
+            each(number, &record);
+        }
+        Err(reason) => {
+            found.damaged += 1;
+            if found.damaged_lines.len() < TOLD {
+                found.damaged_lines.push((number, reason));
             }
         }
+    });
+    if let Some(owner) = &owner {
+        found.boot = if boot_id.as_ref() == Some(&owner.boot_id) { Boot::Present } else { Boot::Another };
     }
+    found.owner = owner;
     found.owner_runs =
         found.boot == Boot::Present && found.owner.as_ref().is_some_and(|owner| owner.runs(host));
     found

@@ -2,6 +2,7 @@
 
 use commensal_core::errno::Errno;
 use commensal_host::HostError;
+use std::collections::BTreeSet;
 
 /// Results of a restore.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
@@ -38,6 +39,18 @@ pub(crate) enum Left {
     Failed(HostError),
     /// The group has no mark: only the record says that commensal made the change.
     Denied(String),
+}
+
+impl Left {
+    /// Notes the reason in the results; in `denied` if the record has no mark.
+    pub fn note(self, result: &mut Restored, denied: &mut BTreeSet<String>) {
+        match self {
+            Left::Busy(line) => result.left.push(line),
+            Left::Failed(error) => result.failed.push(error.to_string()),
+            Left::Denied(line) => drop(denied.insert(line)),
+            Left::Waits => {}
+        }
+    }
 }
 
 impl From<HostError> for Left {

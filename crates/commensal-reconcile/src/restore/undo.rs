@@ -63,6 +63,7 @@ impl<'a> Undo<'a> {
                 }
                 _ => {}
             }
+            // A group whose children got a controller is not changed itself.
             let facts = record.kind().facts();
             let changed = facts.group.filter(|group| facts.rank < Rank::Controllers && group.path != "/");
             known.extend(changed.map(|group| group.path.clone()));

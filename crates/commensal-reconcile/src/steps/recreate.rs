@@ -97,7 +97,7 @@ impl Kind for Recreating {
         fits::place(&self.0)
     }
 
-    /// `restore` completes replacements before it undoes anything; a record that is still one says why elsewhere.
+    /// `restore` completes replacements before it undoes anything, and reports there what it could not complete.
     fn undo(&self, _: &mut dyn Host, _: &mut Undo<'_>) -> Undone {
         Err(Left::Waits)
     }
@@ -269,12 +269,7 @@ fn over(
             settle(record);
         }
     }
-    // The damaged lines have to be saved before the journal is rewritten.
-    if contents.damaged.is_empty() {
-        let text: String = contents.records.iter().map(journal::line).collect();
-        host.state_replace(journal, &text)?;
-    }
-    Ok(())
+    journal::store(host, journal, contents)
 }
 
 /// Replaces every group that commensal created, that is below level 0 and that contains processes, by a fresh group at
