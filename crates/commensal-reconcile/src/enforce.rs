@@ -28,30 +28,37 @@ pub fn enforce(
     journal: &mut Journal,
 ) -> Result<(Planned, Outcome), ReconcileError> {
     instance.remember(host, journal)?;
-    let (mut planned, mut outcome) = once(instance, host, request, journal)?;
-    let mut moved = moves(&planned.plan.steps) > outcome.stayed.len();
+    let has_moved = |(planned, outcome): &Done| moves(&planned.plan.steps) > outcome.stayed.len();
+    let mut done = once(instance, host, request, journal)?;
+    let mut moved = has_moved(&done);
     for _ in 0..LOOKS {
-        if !moved || outcome.failure.is_some() {
+        if !moved || done.1.failure.is_some() {
             break;
         }
-        let (mut again, more) = once(instance, host, request, journal)?;
-        moved = moves(&again.plan.steps) > more.stayed.len();
-        planned.plan.steps.append(&mut again.plan.steps);
-        (planned.plan.unmet, planned.plan.notes) = (again.plan.unmet, again.plan.notes);
-        (planned.plan.settled, planned.actual, planned.desired) =
-            (again.plan.settled, again.actual, again.desired);
-        let before = outcome.done;
-        outcome.applied.extend(more.applied);
-        outcome.stayed = more.stayed;
-        outcome.told.extend(more.told);
-        outcome.done += more.done;
-        outcome.failure = more.failure.map(|mut failure| {
-            failure.step += before;
+        let mut more = once(instance, host, request, journal)?;
+        moved = has_moved(&more);
+        if let Some(failure) = &mut more.1.failure {
+            let before = done.1.done;
             failure.left.push(format!("the {before} earlier steps, which were carried out separately"));
-            failure
-        });
+        }
+        done = join(done, more);
     }
-    Ok((planned, outcome))
+    Ok(done)
+}
+
+/// A plan, and what came of it.
+type Done = (Planned, Outcome);
+
+/// Adds the steps of an earlier plan, which were all carried out, to those of a later one for the same request.
+fn join((earlier, built): Done, (mut planned, mut outcome): Done) -> Done {
+    planned.plan.steps.splice(0..0, earlier.plan.steps);
+    outcome.applied.splice(0..0, built.applied);
+    outcome.told.splice(0..0, built.told);
+    outcome.done += built.done;
+    if let Some(failure) = &mut outcome.failure {
+        failure.step += built.done;
+    }
+    (planned, outcome)
 }
 
 /// Counts the processes that these steps move.
@@ -88,8 +95,8 @@ fn once(
     host: &mut dyn Host,
     request: &PlanRequest<'_>,
     journal: &mut Journal,
-) -> Result<(Planned, Outcome), ReconcileError> {
-    let first = plan(instance, host, request)?;
+) -> Result<Done, ReconcileError> {
+    let mut first = plan(instance, host, request)?;
     let aside = first.desired.aside.name();
     step_aside(host, &first.plan.steps, &first.actual, aside, journal)?;
     let (part, then) = first_part(&first.plan.steps, false);
@@ -117,14 +124,12 @@ fn once(
             )),
         }
     }
-    let (mut planned, mut outcome) = settled?;
+    let (planned, mut outcome) = settled?;
     if let Some(failure) = &mut outcome.failure {
-        failure.step += structure.len();
         failure.left.append(&mut left);
     }
-    outcome.done += built.done;
-    planned.plan.steps.splice(0..0, structure);
-    Ok((planned, outcome))
+    first.plan.steps = structure;
+    Ok(join((first, built), (planned, outcome)))
 }
 
 fn plan(

@@ -15,10 +15,10 @@ pub use record::{forget_gone, forget_settled, verify};
 use crate::drivers::level::Kept;
 use crate::hand::{self, is_gone};
 use crate::journal::{Created, Journal, JournalError, Record, Target};
+use crate::steps::movement::Moves;
 use commensal_core::actual::{ActualState, CgroupRef};
 use commensal_core::errno::Errno;
 use commensal_core::knob::{Controller, File, KnobId};
-use commensal_core::member::ProcessId;
 use commensal_core::plan::{Action, Step, structure, undo};
 use commensal_core::scheduler::Orders;
 use commensal_core::text::visible;
@@ -213,18 +213,6 @@ fn enabled(steps: &[Step]) -> BTreeSet<(CgroupRef, Controller)> {
     steps.iter().filter_map(controller).collect()
 }
 
-/// Result of the move of a process.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum MoveOutcome {
-    /// The process was moved.
-    Moved,
-    /// The process has exited.
-    Gone,
-    /// The process was not moved, for this reason. The flag tells whether the process is in its old group in every
-    /// hierarchy.
-    Stayed(String, bool),
-}
-
 pub(crate) struct Work<'a> {
     pub host: &'a mut dyn Host,
     pub actual: &'a ActualState,
@@ -234,12 +222,7 @@ pub(crate) struct Work<'a> {
     reached: Option<usize>,
     /// Inodes of the fresh groups that replaced groups.
     pub recreated: BTreeMap<CgroupRef, u64>,
-    /// Results of the moves of processes.
-    pub moves: BTreeMap<ProcessId, MoveOutcome>,
-    /// Processes that are not moved, because their threads are in several cgroups.
-    pub apart: BTreeSet<ProcessId>,
-    /// Processes that the journal contained before this plan.
-    pub known: BTreeSet<ProcessId>,
+    pub moves: Moves,
     /// Controllers that the plan enables for the children of these groups.
     pub enabling: BTreeSet<(CgroupRef, Controller)>,
     /// Recorded scheduling attributes of the threads in groups below level 0.
@@ -272,11 +255,9 @@ pub(crate) fn host_error(error: HostError, knob: Option<KnobId>) -> Refusal {
 
 impl<'a> Work<'a> {
     fn new(host: &'a mut dyn Host, actual: &'a ActualState) -> Work<'a> {
-        let (dirs, recreated) = (BTreeMap::new(), BTreeMap::new());
-        let (outcome, moves, known) = (Outcome::default(), BTreeMap::new(), BTreeSet::new());
-        let (apart, enabling, kept, aloft) = (BTreeSet::new(), BTreeSet::new(), Kept::new(), Vec::new());
-        let reached = None;
-        Work { host, actual, dirs, outcome, reached, recreated, moves, apart, known, enabling, kept, aloft }
+        let (dirs, recreated, enabling) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
+        let (outcome, moves, kept, aloft) = (Outcome::default(), Moves::default(), Kept::new(), Vec::new());
+        Work { host, actual, dirs, outcome, reached: None, recreated, moves, enabling, kept, aloft }
     }
 
     /// Opens every existing group and checks that it is the group in the plan. Journals every group, controller and

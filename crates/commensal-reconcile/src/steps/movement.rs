@@ -13,13 +13,13 @@
 //! group and its record.
 
 use super::kind::{Facts, Kind, Rank};
-use crate::drivers::apply::{MoveOutcome, Refusal, Work, host_error};
+use crate::drivers::apply::{Refusal, Work, host_error};
 use crate::drivers::level::{self, Kept};
 use crate::drivers::members;
 use crate::drivers::processes::{Origins, alive, identity, is, write_pid};
 use crate::hand::{self, is_gone};
 use crate::journal::{Created, Journal, JournalError, Mounts, Moved, Moving, Record, Target, fits};
-use crate::restore::{Left, Restored, Undo, proof};
+use crate::restore::{Restored, Undo, proof};
 use commensal_core::actual::{ActualState, CgroupPath, CgroupRef, Hierarchy, Ours};
 use commensal_core::errno::Errno;
 use commensal_core::member::ProcessId;
@@ -37,6 +37,28 @@ const LOOKS: u32 = 100;
 /// Maximum number of attempts to move a process that another program moves back.
 const TRIES: u32 = 3;
 
+/// The moves of processes in a plan.
+#[derive(Debug, Default)]
+pub(crate) struct Moves {
+    results: BTreeMap<ProcessId, MoveOutcome>,
+    /// Processes that are not moved, because their threads are in several cgroups.
+    apart: BTreeSet<ProcessId>,
+    /// Processes that the journal contained before this plan.
+    known: BTreeSet<ProcessId>,
+}
+
+/// Result of the move of a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum MoveOutcome {
+    /// The process was moved.
+    Moved,
+    /// The process has exited.
+    Gone,
+    /// The process was not moved, for this reason. The flag tells whether the process is in its old group in every
+    /// hierarchy.
+    Stayed(String, bool),
+}
+
 /// A hierarchy in which a process was moved, with its old and new group.
 type Shifted = (usize, CgroupPath, CgroupPath);
 
@@ -50,7 +72,7 @@ enum Written {
 impl Work<'_> {
     /// Journals the current groups of the processes that the steps are about to move into commensal's groups.
     pub(crate) fn announce(&mut self, steps: &[Step], journal: &mut Journal) -> Result<(), Refusal> {
-        self.known = journal.processes();
+        self.moves.known = journal.processes();
         let mut records = Vec::new();
         for movement in steps.iter().filter_map(into_ours) {
             let Some((start_ticks, _, pgrp)) = identity(self.host, movement.process.pid) else { continue };
@@ -60,7 +82,7 @@ impl Work<'_> {
             // The plan leaves out such a process; another program may have distributed its threads since.
             let apart = apart(self.host, movement.process.pid, &self.actual.hierarchies);
             if apart.keys().any(|hierarchy| movement.to.contains_key(hierarchy)) {
-                self.apart.insert(movement.process);
+                self.moves.apart.insert(movement.process);
                 continue;
             }
             let record = Record::Moving(Moving {
@@ -98,7 +120,7 @@ impl Work<'_> {
         if let MoveOutcome::Stayed(because, _) = &moved {
             self.outcome.stayed.push(format!("process {} stays where it is: {because}", movement.name));
         }
-        self.moves.insert(movement.process, moved);
+        self.moves.results.insert(movement.process, moved);
         Ok(())
     }
 
@@ -108,7 +130,7 @@ impl Work<'_> {
         let Some(held) = held.ok().filter(|held| held.start_ticks == movement.process.start_ticks) else {
             return Ok(MoveOutcome::Gone);
         };
-        if self.apart.contains(&movement.process) {
+        if self.moves.apart.contains(&movement.process) {
             return Ok(MoveOutcome::Stayed("its threads are in several cgroups now".to_owned(), true));
         }
         for (hierarchy, to) in &movement.to {
@@ -260,7 +282,7 @@ impl Work<'_> {
     pub(crate) fn not_returned(&self, undone: &Movement) -> Option<String> {
         let now = self.whereabouts(undone.process.pid);
         let (_, still) = undone.from.iter().find(|(hierarchy, from)| now.get(hierarchy) == Some(*from))?;
-        let because = match self.moves.get(&undone.process) {
+        let because = match self.moves.results.get(&undone.process) {
             Some(MoveOutcome::Stayed(because, _)) => format!(": {because}"),
             _ => String::new(),
         };
@@ -312,11 +334,10 @@ impl Work<'_> {
     /// Updates the journal: records completed moves as done, and drops the records of processes that stayed in their
     /// group, have exited or were moved back in every hierarchy, unless a record is still needed.
     pub(crate) fn settle_moves(&mut self, steps: &[Step], journal: &mut Journal) -> Result<(), JournalError> {
-        if self.moves.is_empty() {
+        let Moves { results: moves, known, .. } = std::mem::take(&mut self.moves);
+        if moves.is_empty() {
             return Ok(());
         }
-        let moves = std::mem::take(&mut self.moves);
-        let known = std::mem::take(&mut self.known);
         let mut done = Vec::new();
         let mut over: BTreeSet<ProcessId> =
             journal.processes().into_iter().filter(|process| !is(self.host, *process)).collect();
@@ -343,7 +364,7 @@ impl Work<'_> {
             record.process().is_some_and(|process| {
                 let stayed = matches!(moves.get(&process), Some(MoveOutcome::Stayed(_, true)));
                 // Without the record that it was moved, the process may be moved again.
-                let keeps = needed.contains(&process) && matches!(record, Record::Moving { .. });
+                let keeps = needed.contains(&process) && matches!(record, Record::Moving(_));
                 (stayed && !known.contains(&process)) || (over.contains(&process) && !keeps)
             })
         })
@@ -426,12 +447,7 @@ pub(crate) fn back(host: &mut dyn Host, undo: &mut Undo<'_>) -> BTreeSet<usize> 
             Ok(false) => continue,
             Err(left) => {
                 kept.insert(index);
-                match left {
-                    Left::Busy(line) => result.left.push(line),
-                    Left::Failed(error) => result.failed.push(error.to_string()),
-                    Left::Denied(line) => drop(undo.denied.insert(line)),
-                    Left::Waits => {}
-                }
+                left.note(result, &mut undo.denied);
                 continue;
             }
         }
