@@ -138,7 +138,7 @@ fn text_of(names: (&Path, &str), record: &Record) -> String {
 fn slot(host: &mut dyn Host, dir: Dir, name: &str, (record, owner): (&Record, &str)) -> String {
     let is_another = |mark: &Mark| Path::new(&mark.owner) != Path::new(owner);
     match record {
-        Record::Enabling { .. }
+        Record::Enabling(_)
             if read(host, dir, name).is_ok_and(|mark| mark.is_some_and(|mark| is_another(&mark))) =>
         {
             of_owner(name, owner)
@@ -154,7 +154,7 @@ fn of_owner(name: &str, owner: &str) -> String {
 /// Returns the names of all attributes that may contain the mark of this record (see [`slot`]).
 fn slots(name: &str, record: &Record, owners: &BTreeSet<String>) -> Vec<String> {
     let of_owners = owners.iter().map(|owner| of_owner(name, owner));
-    let of_owners = of_owners.filter(|_| matches!(record, Record::Enabling { .. }));
+    let of_owners = of_owners.filter(|_| matches!(record, Record::Enabling(_)));
     std::iter::once(name.to_owned()).chain(of_owners).collect()
 }
 
@@ -176,7 +176,7 @@ pub(crate) fn complete<'a>(
         match record {
             // Of several safe values the newest one counts; of all other records the first one counts, which has the
             // original.
-            Record::Safe { .. } => last.extend(home(record).map(|home| (home, record))),
+            Record::Safe(_) => last.extend(home(record).map(|home| (home, record))),
             _ => {
                 home(record).map(|home| last.entry(home).or_insert(record));
             }
@@ -579,7 +579,7 @@ fn below_group(
 fn is_name_of(name: &str, mark: &Mark) -> bool {
     match (&mark.record, home(&mark.record)) {
         (Record::Creating(Creating { path, .. }), _) => name == announcement(last(path)),
-        (Record::Enabling { .. }, Some((_, plain))) => name == plain || name == of_owner(&plain, &mark.owner),
+        (Record::Enabling(_), Some((_, plain))) => name == plain || name == of_owner(&plain, &mark.owner),
         (_, Some((_, plain))) => name == plain,
         (_, None) => false,
     }

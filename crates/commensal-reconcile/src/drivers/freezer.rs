@@ -1,6 +1,7 @@
 //! Freezes and thaws groups outside of plans, with a journal record. The scheduler's guard uses this to freeze starving
 //! groups.
 
+use crate::hand::is_gone;
 use crate::journal::{Journal, JournalError, Original, Record, Target};
 use commensal_core::errno::Errno;
 use commensal_host::{Host, HostError};
@@ -31,7 +32,7 @@ pub enum FreezeError {
 pub fn freeze(host: &mut dyn Host, path: &str, journal: &mut Journal) -> Result<bool, FreezeError> {
     let group = match host.open(Path::new(path)) {
         Ok(group) => group,
-        Err(error) if error.errno == Errno::ENOENT => return Ok(false),
+        Err(error) if is_gone(&error) => return Ok(false),
         Err(error) => return Err(error.into()),
     };
     let done = match host.read(group, FILE) {

@@ -122,7 +122,7 @@ fn on_record(context: &mut Context) -> Vec<(String, String)> {
         let records = journal::parse(&text).records;
         let of = |of: fn(&Record) -> bool| records.iter().filter(|record| of(record)).count() as u64;
         let groups = of(|record| matches!(record, Record::Created(_)));
-        let values = of(|record| matches!(record, Record::Original { .. } | Record::Switching { .. }));
+        let values = of(|record| matches!(record, Record::Original(_) | Record::Switching(_)));
         if groups + values > 0 {
             let line = format!(
                 "according to {name}, commensal created {} and changed {} of others; `{}` reverts this",
