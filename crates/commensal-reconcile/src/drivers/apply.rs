@@ -15,10 +15,10 @@ pub use record::{forget_gone, forget_settled, verify};
 use crate::drivers::level::Kept;
 use crate::hand::{self, is_gone};
 use crate::journal::{Created, Journal, JournalError, Record, Target};
-use crate::steps::movement::Moves;
 use commensal_core::actual::{ActualState, CgroupRef};
 use commensal_core::errno::Errno;
 use commensal_core::knob::{Controller, File, KnobId};
+use commensal_core::member::ProcessId;
 use commensal_core::plan::{Action, Step, structure, undo};
 use commensal_core::scheduler::Orders;
 use commensal_core::text::visible;
@@ -211,6 +211,28 @@ fn enabled(steps: &[Step]) -> BTreeSet<(CgroupRef, Controller)> {
         _ => None,
     };
     steps.iter().filter_map(controller).collect()
+}
+
+/// The moves of processes in a plan.
+#[derive(Debug, Default)]
+pub(crate) struct Moves {
+    pub results: BTreeMap<ProcessId, MoveOutcome>,
+    /// Processes that are not moved, because their threads are in several cgroups.
+    pub apart: BTreeSet<ProcessId>,
+    /// Processes that the journal contained before this plan.
+    pub known: BTreeSet<ProcessId>,
+}
+
+/// Result of the move of a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum MoveOutcome {
+    /// The process was moved.
+    Moved,
+    /// The process has exited.
+    Gone,
+    /// The process was not moved, for this reason. The flag tells whether the process is in its old group in every
+    /// hierarchy.
+    Stayed(String, bool),
 }
 
 pub(crate) struct Work<'a> {

@@ -13,7 +13,7 @@
 //! group and its record.
 
 use super::kind::{Facts, Kind, Rank};
-use crate::drivers::apply::{Refusal, Work, host_error};
+use crate::drivers::apply::{MoveOutcome, Moves, Refusal, Work, host_error};
 use crate::drivers::level::{self, Kept};
 use crate::drivers::members;
 use crate::drivers::processes::{Origins, alive, identity, is, write_pid};
@@ -36,28 +36,6 @@ const LOOKS: u32 = 100;
 
 /// Maximum number of attempts to move a process that another program moves back.
 const TRIES: u32 = 3;
-
-/// The moves of processes in a plan.
-#[derive(Debug, Default)]
-pub(crate) struct Moves {
-    results: BTreeMap<ProcessId, MoveOutcome>,
-    /// Processes that are not moved, because their threads are in several cgroups.
-    apart: BTreeSet<ProcessId>,
-    /// Processes that the journal contained before this plan.
-    known: BTreeSet<ProcessId>,
-}
-
-/// Result of the move of a process.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum MoveOutcome {
-    /// The process was moved.
-    Moved,
-    /// The process has exited.
-    Gone,
-    /// The process was not moved, for this reason. The flag tells whether the process is in its old group in every
-    /// hierarchy.
-    Stayed(String, bool),
-}
 
 /// A hierarchy in which a process was moved, with its old and new group.
 type Shifted = (usize, CgroupPath, CgroupPath);
