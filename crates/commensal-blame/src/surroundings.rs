@@ -7,13 +7,14 @@ use crate::names::Cgroups;
 use commensal_core::actual::{CgroupPath, Hierarchy};
 use commensal_core::cpuset::CpuSet;
 use commensal_host::{Host, below};
-use commensal_sensors::freezer::{Frozen, frozen_by};
+use commensal_sensors::freezer::{Freezer, Frozen, freezers_of, frozen_by, frozen_of};
 use commensal_sensors::machine;
 use commensal_sensors::mounts;
 use commensal_sensors::processes::places;
 use commensal_sensors::usage::{CpuLimit, GroupDirs};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Maximum number of cgroups whose limits are read, and of processes that are looked at.
 const CGROUPS: usize = 1_000;
@@ -24,12 +25,21 @@ const PROCESSES: usize = 64;
 pub struct Surroundings {
     /// CPU limits by cgroup.
     pub limits: BTreeMap<CgroupPath, Limit>,
-    /// Cgroups that freeze processes of the targets.
-    pub frozen: BTreeSet<Frozen>,
+    /// Cgroups that freeze processes of the targets, or have frozen them.
+    pub frozen: BTreeMap<Frozen, Freeze>,
     /// CPUs that the targets' processes may use; empty if unknown.
     pub allowed: CpuSet,
     /// Time that the hypervisor took from the machine's CPUs (us); `None` on a kernel that does not count it.
     pub steal_us: Option<u64>,
+}
+
+/// What is known of the time for which a cgroup was frozen.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Freeze {
+    /// Whether it is frozen still.
+    pub still: bool,
+    /// How long it was frozen; `None` if nobody has looked in between.
+    pub time: Option<Duration>,
 }
 
 /// A CPU limit that holds targets back.
@@ -75,7 +85,8 @@ impl Surroundings {
             let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
             found.allowed =
                 found.allowed.union(&allowed.and_then(|list| list.trim().parse().ok()).unwrap_or_default());
-            found.frozen.extend(frozen_by(host, *pid, hierarchies));
+            let frozen = frozen_by(host, *pid, hierarchies);
+            found.frozen.extend(frozen.map(|frozen| (frozen, Freeze { still: true, time: None })));
         }
         found
     }
@@ -88,9 +99,52 @@ impl Surroundings {
             let before = earlier.limits.get(path).map_or(0, |limit| limit.cpu.throttled_us);
             limit.cpu.throttled_us = limit.cpu.throttled_us.saturating_sub(before);
         }
-        came.frozen.extend(earlier.frozen.iter().cloned());
+        for frozen in earlier.frozen.keys() {
+            came.frozen.entry(frozen.clone()).or_insert(Freeze { still: false, time: None });
+        }
         came.steal_us = self.steal_us.zip(earlier.steal_us).map(|(now, then)| now.saturating_sub(then));
         came
+    }
+}
+
+/// How long freezers keep targets from a CPU. The kernel counts this nowhere, so it takes many looks, and a freeze between
+/// two of them is not seen.
+#[derive(Debug, Default)]
+pub struct Freezes {
+    /// The cgroups that can freeze processes of the targets: one list for all processes that have the same.
+    freezers: BTreeSet<Vec<Freezer>>,
+    looked: Duration,
+    time: BTreeMap<Frozen, Duration>,
+}
+
+impl Freezes {
+    /// Finds the cgroups that can freeze the targets as they are now.
+    pub fn find(&mut self, host: &mut dyn Host, cgroups: Option<&Cgroups>, subjects: &[Subject]) {
+        let hierarchies = mounts::hierarchies(host).unwrap_or_default();
+        let (_, pids) = targets(host, cgroups, subjects);
+        self.freezers =
+            pids.iter().take(PROCESSES).map(|pid| freezers_of(host, *pid, &hierarchies)).collect();
+    }
+
+    /// Looks which of them are frozen. `now` is the time since the beginning: what is frozen counts since the look before.
+    pub fn look(&mut self, host: &mut dyn Host, now: Duration) {
+        let passed = now.saturating_sub(self.looked);
+        self.looked = now;
+        let frozen: BTreeSet<Frozen> =
+            self.freezers.iter().filter_map(|freezers| frozen_of(host, freezers)).collect();
+        for one in frozen {
+            *self.time.entry(one).or_default() += passed;
+        }
+    }
+
+    /// Adds what the looks have found.
+    #[must_use]
+    pub fn added_to(self, mut around: Surroundings) -> Surroundings {
+        for (frozen, time) in self.time {
+            let freeze = around.frozen.entry(frozen).or_insert(Freeze { still: false, time: None });
+            freeze.time = Some(time);
+        }
+        around
     }
 }
 
@@ -137,6 +191,42 @@ mod tests {
     use super::*;
     use commensal_core::member::ProcessId;
     use commensal_host::fake::FakeHost;
+
+    /// Kinds of machines x looks at which a target is frozen: a freeze counts also if it is over.
+    #[test]
+    fn freezes_add_up() {
+        for make in [FakeHost::v1, FakeHost::v1_comounted, FakeHost::v2, FakeHost::hybrid] {
+            let fake = make(2, 1 << 30);
+            let mut host = fake.another();
+            let found = mounts::hierarchies(&mut host).unwrap();
+            let freezer = found.iter().find(|one| one.mount.ends_with("/freezer"));
+            let mount = freezer.map_or("/sys/fs/cgroup", |one| &one.mount);
+            let root = host.open(Path::new(mount)).unwrap();
+            host.mkdir(root, "web").unwrap();
+            let web = host.open(&below(Path::new(mount), "/web")).unwrap();
+            let pid = fake.add_process(&[&format!("{mount}/web")]);
+            let start_ticks = host.process(pid).unwrap().start_ticks;
+            let subjects = [Subject::Processes(vec![ProcessId { pid, start_ticks }])];
+            for frozen in 0..8_u32 {
+                let is_frozen = |look: u32| frozen & (1 << look) != 0;
+                let mut freezes = Freezes::default();
+                freezes.find(&mut host, None, &subjects);
+                for look in 0..3 {
+                    let [v1, v2] = if is_frozen(look) { ["FROZEN", "1"] } else { ["THAWED", "0"] };
+                    let done = host.write(web, "freezer.state", v1);
+                    done.or_else(|_| host.write(web, "cgroup.freeze", v2)).unwrap();
+                    freezes.look(&mut host, Duration::from_millis(50) * (look + 1));
+                }
+                let around = freezes.added_to(Surroundings::read(&mut host, None, &subjects));
+                let time = Duration::from_millis(50) * frozen.count_ones();
+                let known: Vec<_> =
+                    around.frozen.iter().map(|(one, freeze)| (one.path.as_str(), *freeze)).collect();
+                let expected = Freeze { still: is_frozen(2), time: Some(time) };
+                let expected = if frozen == 0 { vec![] } else { vec![("/web", expected)] };
+                assert_eq!(known, expected, "{mount}: {frozen:b}");
+            }
+        }
+    }
 
     /// Targets x the cgroups whose limits hold them back: their own, those above, and of a cgroup those below.
     // promise 31

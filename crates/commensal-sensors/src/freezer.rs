@@ -26,20 +26,34 @@ pub struct Frozen {
 /// cgroup below it has no effect (Documentation/admin-guide/cgroup-v1/freezer-subsystem.rst; cgroup-v2.rst,
 /// `cgroup.freeze`).
 pub fn frozen_by(host: &mut dyn Host, pid: u32, hierarchies: &[Hierarchy]) -> Option<Frozen> {
-    let places = places(host, Path::new(&format!("/proc/{pid}/cgroup")), hierarchies);
-    places.into_iter().find_map(|(index, place)| {
-        let can_freeze =
-            |one: &&Hierarchy| one.version == Version::V2 || one.controllers.contains(&Controller::Freezer);
-        let mount = &hierarchies.get(index).filter(can_freeze)?.mount;
-        place.ancestors().into_iter().chain([place]).find_map(|path| {
-            let dir = host.open(&below(Path::new(mount), path.as_str())).ok()?;
-            let is = |(file, thawed): &(&str, &str)| {
-                host.read(dir, file).is_ok_and(|state| state.trim() != *thawed)
-            };
-            let found = FILES.into_iter().find(is);
-            host.close(dir);
-            found.map(|(file, thawed)| Frozen { mount: mount.clone(), path, file, thawed })
-        })
+    let freezers = freezers_of(host, pid, hierarchies);
+    frozen_of(host, &freezers)
+}
+
+/// A cgroup that can be frozen: the mount point of its hierarchy, and its path.
+pub type Freezer = (String, CgroupPath);
+
+/// Returns the cgroups that can freeze a process, the topmost of each hierarchy first.
+pub fn freezers_of(host: &dyn Host, pid: u32, hierarchies: &[Hierarchy]) -> Vec<Freezer> {
+    let can_freeze =
+        |one: &&Hierarchy| one.version == Version::V2 || one.controllers.contains(&Controller::Freezer);
+    let places = places(host, Path::new(&format!("/proc/{pid}/cgroup")), hierarchies).into_iter();
+    let each = places.filter_map(|(index, place)| Some((hierarchies.get(index).filter(can_freeze)?, place)));
+    each.flat_map(|(hierarchy, place)| {
+        place.ancestors().into_iter().chain([place]).map(|path| (hierarchy.mount.clone(), path))
+    })
+    .collect()
+}
+
+/// Returns the first of these cgroups that is frozen.
+pub fn frozen_of(host: &mut dyn Host, freezers: &[Freezer]) -> Option<Frozen> {
+    freezers.iter().find_map(|(mount, path)| {
+        let dir = host.open(&below(Path::new(mount), path.as_str())).ok()?;
+        let is =
+            |(file, thawed): &(&str, &str)| host.read(dir, file).is_ok_and(|state| state.trim() != *thawed);
+        let found = FILES.into_iter().find(is);
+        host.close(dir);
+        found.map(|(file, thawed)| Frozen { mount: mount.clone(), path: path.clone(), file, thawed })
     })
 }
 

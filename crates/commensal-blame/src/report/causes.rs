@@ -3,9 +3,10 @@
 use super::text::time;
 use super::{GENERATOR, OWN_PEERS, Report, Row};
 use crate::figures::{ByKind, Figures, Kind};
-use crate::surroundings::{Limit, Surroundings};
+use crate::surroundings::{Freeze, Limit, Surroundings};
 use commensal_core::actual::CgroupPath;
 use commensal_core::text::visible;
+use commensal_sensors::freezer::Frozen;
 use serde::Serialize;
 
 /// Minimum share of the wait, or of the measurement, from which something is a cause.
@@ -14,6 +15,8 @@ const CAUSE: f64 = 0.1;
 const UNUSED: f64 = 0.5;
 /// Minimum share of the measurement that the hypervisor must take.
 const STOLEN: f64 = 0.01;
+/// Part of the time that counts as all of it: looks are short, and not exact.
+const ALL: f64 = 0.9;
 const FROZEN: &str = "frozen";
 const AFFINITY: &str = "affinity";
 const OWN_LIMIT: &str = "own-limit";
@@ -83,13 +86,26 @@ pub fn besides(figures: &Figures, wait: &ByKind, around: &Surroundings) -> Vec<C
             advice: "that time counts for whoever had the CPU; ask for CPUs that are not shared".to_owned(),
         });
     }
-    causes.extend(around.frozen.iter().map(|frozen| Cause {
-        cause: FROZEN,
-        ms: length_ms,
-        what: format!("{} is frozen, so its threads neither run nor wait", visible(frozen.path.as_str())),
-        advice: format!("write {} to its {}", frozen.thawed, frozen.file),
-    }));
+    causes.extend(around.frozen.iter().map(|(frozen, freeze)| is_frozen(frozen, *freeze, length_ms)));
     causes
+}
+
+fn is_frozen(frozen: &Frozen, freeze: Freeze, length_ms: f64) -> Cause {
+    let ms = freeze.time.map_or(length_ms, |time| time.as_secs_f64() * 1e3);
+    let whole = ms >= ALL * length_ms;
+    let length = if whole { String::new() } else { format!(" for {ms:.0} ms of {length_ms:.0}") };
+    let path = visible(frozen.path.as_str());
+    let (what, advice) = match freeze.still {
+        true => (
+            format!("{path} is frozen{length}, so its threads neither run nor wait"),
+            format!("write {} to its {}", frozen.thawed, frozen.file),
+        ),
+        false => (
+            format!("{path} was frozen{length}, and its threads neither ran nor waited then"),
+            format!("find out who writes its {}", frozen.file),
+        ),
+    };
+    Cause { cause: FROZEN, ms, what, advice }
 }
 
 /// Whether CPUs were idle that a target may not use, while it waited for others.
@@ -185,8 +201,8 @@ mod tests {
     use crate::figures::Culprit;
     use crate::{Bounds, Labels};
     use commensal_core::cpuset::CpuSet;
-    use commensal_sensors::freezer::Frozen;
     use commensal_sensors::usage::CpuLimit;
+    use std::time::Duration;
 
     /// A look of one second in which a thread waited for 800 ms, behind this kind of work.
     fn causes(kind: Kind, around: &Surroundings) -> Vec<Cause> {
@@ -224,6 +240,10 @@ mod tests {
             file: "cgroup.freeze",
             thawed: "0",
         };
+        let freeze = |still: bool, ms: Option<u64>| {
+            let freeze = Freeze { still, time: ms.map(Duration::from_millis) };
+            Surroundings { frozen: [(frozen.clone(), freeze)].into(), ..none.clone() }
+        };
         let both: CpuSet = "0-1".parse().unwrap();
         let one: CpuSet = "0".parse().unwrap();
         for (kind, around, wanted, words) in [
@@ -251,10 +271,20 @@ mod tests {
             ),
             (
                 Kind::Other,
-                Surroundings { frozen: [frozen].into(), ..none.clone() },
+                freeze(true, None),
                 "frozen",
                 "/web is frozen, so its threads neither run nor wait; write 0 to its cgroup.freeze",
             ),
+            (Kind::Other, freeze(true, Some(950)), "frozen", "/web is frozen, so"),
+            (Kind::Other, freeze(true, Some(400)), "frozen", "/web is frozen for 400 ms of 1000, so"),
+            (
+                Kind::Other,
+                freeze(false, Some(400)),
+                "frozen",
+                "/web was frozen for 400 ms of 1000, and its threads neither ran nor waited then; find out who writes its \
+                 cgroup.freeze",
+            ),
+            (Kind::Other, freeze(false, None), "frozen", "/web was frozen, and"),
             (Kind::Other, Surroundings { steal_us: Some(900_000), ..none.clone() }, "steal", "took 900.0 ms"),
             (Kind::Other, Surroundings { allowed: both, ..none.clone() }, "other", "behind /etl"),
         ] {

@@ -10,6 +10,7 @@ use crate::signals;
 use anyhow::{Context as _, bail};
 use commensal_blame::clients::{self, Client};
 use commensal_blame::names::Cgroups;
+use commensal_blame::surroundings::Freezes;
 use commensal_blame::unattributed::Unattributed;
 use commensal_blame::{BlameError, Bounds, Figures, Labels, Report, Scope, Surroundings, WaitProbe};
 use commensal_core::actual::CgroupPath;
@@ -73,7 +74,8 @@ pub fn run(context: &mut Context, options: &Blame) -> anyhow::Result<u8> {
     };
     look.started = Instant::now();
     let before = look.surroundings(context);
-    let (total, ended) = look.watch(context, &mut probe, &mut outputs)?;
+    let mut freezes = Freezes::default();
+    let (total, ended) = look.watch(context, &mut probe, &mut outputs, &mut freezes)?;
     // Finds groups that appeared during the measurement. The names of groups that were removed meanwhile are known
     // already.
     let looked = Duration::from_nanos(total.time_ns);
@@ -81,7 +83,7 @@ pub fn run(context: &mut Context, options: &Blame) -> anyhow::Result<u8> {
     let begun = Instant::now();
     look.learn(context, &total);
     let mut report = look.report(&total);
-    report.explain(&total, &look.surroundings(context).since(&before));
+    report.explain(&total, &freezes.added_to(look.surroundings(context).since(&before)));
     let (names, took) = (begun.elapsed(), probe.took());
     let begun = Instant::now();
     drop(probe);
@@ -150,18 +152,22 @@ impl Look {
         context: &mut Context,
         probe: &mut WaitProbe,
         outputs: &mut Outputs,
+        freezes: &mut Freezes,
     ) -> anyhow::Result<(Figures, Ended)> {
         let first = probe.beginning();
+        freezes.find(&mut context.host, self.cgroups.as_ref(), &self.scope.online);
         let (mut last, mut next) = (first.clone(), Instant::now() + LIVE);
         let mut ended = Ended::new();
         while ended.len() < self.online.len() && !self.over() {
             let left = self.limit.map_or(POLL, |limit| limit.saturating_sub(self.started.elapsed()));
             std::thread::sleep(POLL.min(left));
             ended = self.ended(context, Some(probe), ended);
+            freezes.look(&mut context.host, self.started.elapsed());
             if Instant::now() < next || self.over() {
                 continue;
             }
             next += LIVE;
+            freezes.find(&mut context.host, self.cgroups.as_ref(), &self.scope.online);
             probe.gather(&context.host)?;
             if outputs.live() {
                 let now = probe.read(&context.host)?;
