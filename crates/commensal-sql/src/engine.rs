@@ -18,9 +18,12 @@ pub(crate) mod execute;
 pub(crate) mod functions;
 pub mod grid;
 pub mod group;
+mod kernels;
 pub mod memory;
 mod meta;
+mod mixed_types;
 mod mysql_functions;
+mod mysql_tables;
 mod names;
 mod operators;
 mod pace;
@@ -41,6 +44,7 @@ mod show;
 mod storage;
 mod stores;
 mod subqueries;
+mod subquery_values;
 mod system;
 pub mod terms;
 pub mod tokens;
@@ -66,9 +70,11 @@ use datafusion::execution::context::SessionState;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::{SessionStateBuilder, SessionStateDefaults};
 use datafusion::logical_expr::planner::ExprPlanner;
+use datafusion::optimizer::{Analyzer, AnalyzerRule};
 use datafusion::prelude::SessionConfig;
 use error::{Error, cannot};
 use group::{Group, Groups};
+use mixed_types::MixedTypes;
 use password::Decoys;
 use queries::Queries;
 use scratch::Scratch;
@@ -79,6 +85,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use storage::Storage;
+use subquery_values::SubqueryValues;
 use worker::{Launcher, Worker, Workers};
 
 /// Options of a server.
@@ -187,15 +194,18 @@ impl Engine {
         // The first planner that knows an operator decides.
         let mut planners: Vec<Arc<dyn ExprPlanner>> = vec![Arc::new(operators::Operators)];
         planners.extend(SessionStateDefaults::default_expr_planners());
+        let mut rules: Vec<Arc<dyn AnalyzerRule + Send + Sync>> =
+            vec![Arc::new(SubqueryValues), Arc::new(MixedTypes)];
+        rules.extend(Analyzer::new().rules);
         let mut builder = SessionStateBuilder::new()
             .with_default_features()
+            .with_analyzer_rules(rules)
             .with_expr_planners(planners)
             .with_config(config)
             .with_runtime_env(runtime);
-        builder
-            .scalar_functions()
-            .get_or_insert_default()
-            .extend(values::functions().into_iter().chain(functions::functions()));
+        builder.scalar_functions().get_or_insert_default().extend(
+            values::functions().into_iter().chain(functions::functions()).chain(kernels::functions()),
+        );
         let base = builder.build();
         let machine = || machine_memory().map(|bytes| MEMORY_BASE.of(bytes));
         let Some(memory_bytes) = options.memory.or_else(machine) else {

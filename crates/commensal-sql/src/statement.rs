@@ -9,6 +9,7 @@ mod cursor;
 mod groups;
 mod redact;
 mod session;
+mod shows;
 mod split;
 mod syntax;
 
@@ -46,7 +47,7 @@ fn one(text: &str) -> Result<Statement, SyntaxError> {
     if cursor.at_end() {
         return Ok(Statement::Empty);
     }
-    for grammar in [groups::statement, access::statement, session::statement] {
+    for grammar in [groups::statement, access::statement, session::statement, shows::statement] {
         if let Some(statement) = grammar(&mut cursor)? {
             cursor.end()?;
             return Ok(statement);

@@ -6,9 +6,9 @@ use super::error::Error;
 use super::functions::COMPOUND_UNITS;
 use datafusion::execution::context::SessionState;
 use datafusion::sql::parser::{DFParserBuilder, Statement};
-use datafusion::sql::sqlparser::ast::helpers::attached_token::AttachedToken;
 use datafusion::sql::sqlparser::ast::{
-    self, BinaryOperator, CaseWhen, CastKind, DataType, DateTimeField, Expr, Interval, UnaryOperator, Value,
+    self, BinaryOperator, CastKind, DataType, DateTimeField, Expr, Function, FunctionArg, FunctionArgExpr,
+    FunctionArgumentList, FunctionArguments, Ident, Interval, ObjectName, UnaryOperator, Value,
 };
 use datafusion::sql::sqlparser::dialect::{Dialect, MySqlDialect, Precedence};
 use datafusion::sql::sqlparser::keywords::Keyword;
@@ -96,6 +96,10 @@ impl Dialect for Mysql {
 
     fn parse_statement(&self, parser: &mut Parser<'_>) -> Option<Result<ast::Statement, ParserError>> {
         MySqlDialect {}.parse_statement(parser)
+    }
+
+    fn supports_group_by_with_modifier(&self) -> bool {
+        true
     }
 
     fn allow_extract_custom(&self) -> bool {
@@ -244,8 +248,7 @@ fn compound_interval(parser: &mut Parser<'_>) -> Result<Expr, ParserError> {
     }))
 }
 
-/// Parses the function `INTERVAL(x, a, b, …)`: the number of limits that are not above x, -1 if x is NULL. An interval with
-/// one value in parentheses and a unit is left to sqlparser.
+/// Parses the function `INTERVAL(x, a, b, …)`. An interval with one value in parentheses and a unit is left to sqlparser.
 fn interval(parser: &mut Parser<'_>) -> Option<Result<Expr, ParserError>> {
     if let Ok(Some(interval)) = parser.maybe_parse(compound_interval) {
         return Some(Ok(interval));
@@ -260,28 +263,19 @@ fn interval(parser: &mut Parser<'_>) -> Option<Result<Expr, ParserError>> {
             _ => Ok(arguments),
         }
     });
-    let arguments = arguments.ok().flatten()?;
-    let (value, limits) = arguments.split_first()?;
-    let number = |of: usize| Expr::Value(Value::Number(of.to_string(), false).into());
-    let below = limits.iter().enumerate().map(|(at, limit)| CaseWhen {
-        condition: Expr::BinaryOp {
-            left: Box::new(Expr::Nested(Box::new(value.clone()))),
-            op: BinaryOperator::Lt,
-            right: Box::new(Expr::Nested(Box::new(limit.clone()))),
-        },
-        result: number(at),
-    });
-    let none = CaseWhen {
-        condition: Expr::IsNull(Box::new(Expr::Nested(Box::new(value.clone())))),
-        result: Expr::UnaryOp { op: UnaryOperator::Minus, expr: Box::new(number(1)) },
-    };
-    Some(Ok(Expr::Case {
-        case_token: AttachedToken::empty(),
-        end_token: AttachedToken::empty(),
-        operand: None,
-        conditions: std::iter::once(none).chain(below).collect(),
-        else_result: Some(Box::new(number(limits.len()))),
-    }))
+    let plain = |argument| FunctionArg::Unnamed(FunctionArgExpr::Expr(argument));
+    let args = arguments.ok().flatten()?.into_iter().map(plain).collect();
+    let list = FunctionArgumentList { duplicate_treatment: None, args, clauses: Vec::new() };
+    Some(Ok(Expr::Function(Function {
+        name: ObjectName::from(vec![Ident::new("interval")]),
+        uses_odbc_syntax: false,
+        parameters: FunctionArguments::None,
+        args: FunctionArguments::List(list),
+        filter: None,
+        null_treatment: None,
+        over: None,
+        within_group: Vec::new(),
+    })))
 }
 
 /// Parses a string that its character set introduces: `_utf8mb4'a'`, `_binary'a'`.

@@ -1,5 +1,6 @@
 //! Errors of statements, distinguished by what the user can do about them.
 
+use datafusion::arrow::error::ArrowError;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::Path;
@@ -26,6 +27,18 @@ pub enum Problem {
     Variable,
     /// There is no such connection.
     Thread,
+    /// There is no such table in `information_schema`.
+    SystemTable,
+    /// Two columns of a derived table have this name.
+    Duplicate,
+    /// A subquery has more than one column.
+    Columns,
+    /// A subquery has more than one row.
+    Rows,
+    /// Queries of a UNION, EXCEPT or INTERSECT have different numbers of columns.
+    Widths,
+    /// A function does not take so many arguments.
+    Parameters,
 }
 
 /// The reason why a statement failed. Messages are for the user and contain no secrets.
@@ -86,6 +99,9 @@ pub enum Error {
     /// An error of the query engine.
     #[error("{0}")]
     Engine(String),
+    /// A number is beyond the range of its type.
+    #[error("{0}")]
+    Range(String),
     /// A feature that this server does not support.
     #[error("{0}")]
     Unsupported(String),
@@ -102,14 +118,68 @@ impl Error {
 impl From<datafusion::error::DataFusionError> for Error {
     fn from(error: datafusion::error::DataFusionError) -> Error {
         use datafusion::error::DataFusionError;
-        match error.find_root() {
+        let root = error.find_root();
+        if let Some(error) = with_number(&root.strip_backtrace()) {
+            return error;
+        }
+        match root {
             DataFusionError::SQL(error, _) => Error::Syntax(error.to_string()),
             DataFusionError::ResourcesExhausted(text) => {
                 Error::Memory(text.strip_prefix("Resources exhausted: ").unwrap_or(text).to_owned())
             }
+            DataFusionError::ArrowError(error, _) if let Some(range) = out_of_range(error) => range,
             other @ DataFusionError::NotImplemented(_) => Error::Unsupported(other.strip_backtrace()),
             other => Error::Engine(other.strip_backtrace()),
         }
+    }
+}
+
+/// Returns MySQL's error for a message of the planner that is about the statement's form.
+fn with_number(text: &str) -> Option<Error> {
+    let part = |from: &str, to: &str| Some(text.split_once(from)?.1.split_once(to)?.0.to_owned());
+    let (problem, text) = if text.contains("should only return one column") {
+        (Problem::Columns, "Operand should contain 1 column(s)".to_owned())
+    } else if text.contains("Scalar subquery returned more than one row") {
+        (Problem::Rows, "Subquery returns more than 1 row".to_owned())
+    } else if text.contains("queries have different number of columns") {
+        (Problem::Widths, "The used SELECT statements have a different number of columns".to_owned())
+    } else if text.contains("Projections require unique expression names") {
+        let first = part("the expression \"", "\" at position")?;
+        let name = first.rsplit(" AS ").next().unwrap_or(&first).rsplit('.').next().unwrap_or(&first);
+        (Problem::Duplicate, format!("Duplicate column name '{name}'"))
+    } else if let Some(call) = part("given name and argument types '", "(")
+        && ["arguments but received", "zero argument", "Incorrect parameter count"]
+            .iter()
+            .any(|count| text.contains(count))
+    {
+        (Problem::Parameters, format!("Incorrect parameter count in the call to native function '{call}'"))
+    } else if let Some((_, name)) = text.split_once("Schema error: No field named ") {
+        let end = name.find(". ").or_else(|| name.find(".\n")).unwrap_or(name.len());
+        let name = name.get(..end).unwrap_or(name).trim_end_matches('.').replace('"', "");
+        (Problem::Column, format!("Unknown column '{name}' in 'order clause'"))
+    } else {
+        return None;
+    };
+    Some(Error::Name(problem, text))
+}
+
+/// Returns MySQL's error for a result that is beyond the range of its type.
+fn out_of_range(error: &ArrowError) -> Option<Error> {
+    let of = |kind: &str, value: &str| Error::Range(format!("{kind} value is out of range in '{value}'"));
+    match error {
+        ArrowError::ArithmeticOverflow(text) => {
+            let value = text.strip_prefix("Overflow happened on: ").unwrap_or(text);
+            let are_long = value.split(' ').any(|part| part.len() > 3 && part.parse::<i64>().is_err());
+            Some(of(if are_long { "DECIMAL" } else { "BIGINT" }, value))
+        }
+        ArrowError::InvalidArgumentError(text) => text
+            .contains("to store in a Decimal128 of precision")
+            .then(|| of("DECIMAL", text.split(' ').next().unwrap_or_default())),
+        ArrowError::ComputeError(text) => {
+            let (_, value) = text.split_once("Int64Array overflow on ")?;
+            Some(of("BIGINT", value))
+        }
+        _ => None,
     }
 }
 

@@ -386,11 +386,13 @@ async fn plan(
     // Fixes the time that now() returns during this query.
     let config = Arc::clone(state.config_options());
     state.execution_props_mut().mark_start_execution(config);
+    if !values.is_empty() {
+        rewrite::fill(&mut statement, &values)?;
+    }
     let asked = statement.clone();
     let planned = state.statement_to_plan(statement).await;
     let plan =
         planned.map_err(|error| problems::explain(&state, &options.database, &asked, missing, error))?;
-    let plan = with_values(plan, values)?;
     let options = SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false);
     options.verify_plan(&plan).map_err(|error| {
         let text = error.strip_backtrace();
@@ -398,23 +400,6 @@ async fn plan(
         Error::Unsupported(format!("{text}: this server is read-only"))
     })?;
     Ok((state, plan))
-}
-
-/// Inserts the values of the placeholders, each cast to the type expected at its position. The cast is needed because
-/// clients send most values as strings, and numbers must not be compared as strings.
-fn with_values(plan: LogicalPlan, values: Vec<ScalarValue>) -> Result<LogicalPlan, Error> {
-    if values.is_empty() {
-        return Ok(plan);
-    }
-    let types = plan.get_parameter_types()?;
-    let mut fitting = Vec::with_capacity(values.len());
-    for (at, value) in values.into_iter().enumerate() {
-        fitting.push(match types.get(&format!("${}", at + 1)) {
-            Some(Some(kind)) => value.cast_to(kind)?,
-            _ => value,
-        });
-    }
-    Ok(plan.with_param_values(fitting)?)
 }
 
 /// Returns the sources that the table functions of a statement read, and adds their remote stores to `stores`.

@@ -7,20 +7,21 @@ mod row;
 mod texts;
 
 pub use dates::{
-    BETWEEN, COMPOUND_UNITS, DATE_FORMAT, MOMENT_OF_NUMBER, MOVED_BY_CLOCK, MOVED_BY_DAYS, NUMBER_OF_DATE,
-    NUMBER_OF_MOMENT, PARTS, SIMPLE_UNITS,
+    BETWEEN, CLOCK_OF_FORMAT, CLOCK_OF_MOMENT, CLOCK_OF_NUMBER, CLOCK_OF_TEXT, COMPOUND_UNITS, DATE_FORMAT,
+    DATE_OF_TEXT, MOMENT_OF_NUMBER, MOMENT_OF_TEXT, MOVED_BY_CLOCK, MOVED_BY_DAYS, NUMBER_OF_CLOCK,
+    NUMBER_OF_DATE, NUMBER_OF_MOMENT, PARTS, SECONDS, SIMPLE_UNITS, TEXT_OF_CLOCK, clock_text, read_parts,
 };
-pub use numbers::{DOUBLE_OF_TEXT, TEXT_OF_DOUBLE, UNSIGNED_ZERO, WHOLE_OF_TEXT, real};
+pub use numbers::{DOUBLE_OF_TEXT, TEXT_OF_DOUBLE, UNSIGNED_ZERO, WHOLE_OF_TEXT, decimal_of_text, real};
 pub use row::ArgumentKind;
 use row::{CellValue, DAYS_TO_1970, RowFunction, date_of};
 
 use chrono::{DateTime, Datelike};
 use datafusion::arrow::array::{
-    ArrayRef, AsArray, BinaryBuilder, Date32Builder, Float64Builder, Int64Builder, StringBuilder,
-    TimestampMicrosecondBuilder,
+    ArrayRef, AsArray, BinaryBuilder, Date32Builder, DurationMicrosecondBuilder, Float64Builder,
+    Int64Builder, StringBuilder, TimestampMicrosecondBuilder,
 };
 use datafusion::arrow::datatypes::{
-    DataType, Date32Type, Float64Type, Int64Type, TimeUnit, TimestampMicrosecondType,
+    DataType, Date32Type, DurationMicrosecondType, Float64Type, Int64Type, TimeUnit, TimestampMicrosecondType,
 };
 use datafusion::common::{Result, ScalarValue, exec_datafusion_err, plan_err};
 use datafusion::logical_expr::{
@@ -56,6 +57,8 @@ pub fn function(name: &'static str) -> ScalarUDF {
 }
 
 const MOMENT: DataType = DataType::Timestamp(TimeUnit::Microsecond, None);
+/// The type of times without a date, which are longer than a day or negative.
+pub const CLOCK: DataType = DataType::Duration(TimeUnit::Microsecond);
 
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct ByRow {
@@ -94,6 +97,12 @@ impl ScalarUDFImpl for ByRow {
             ArgumentKind::Either => DataType::Utf8,
             ArgumentKind::DateOrMoment if matches!(given, DataType::Date32) => DataType::Date32,
             ArgumentKind::DateOrMoment => MOMENT,
+            ArgumentKind::Clock => CLOCK,
+            ArgumentKind::ClockOrMoment => match given {
+                DataType::Duration(_) => CLOCK,
+                DataType::Timestamp(..) | DataType::Date32 => MOMENT,
+                _ => DataType::Utf8,
+            },
         });
         Ok(coerced.collect())
     }
@@ -110,6 +119,8 @@ impl ScalarUDFImpl for ByRow {
                 Some(DataType::Date32) => DataType::Date32,
                 _ => MOMENT,
             },
+            ArgumentKind::Clock => CLOCK,
+            ArgumentKind::ClockOrMoment => types.first().cloned().unwrap_or(CLOCK),
         })
     }
 
@@ -145,6 +156,9 @@ fn cell(array: &ArrayRef, at: usize) -> Option<CellValue<'_>> {
         DataType::Date32 => {
             CellValue::Date(date_of(i64::from(array.as_primitive::<Date32Type>().value(at)))?)
         }
+        DataType::Duration(_) => {
+            CellValue::Clock(array.as_primitive_opt::<DurationMicrosecondType>()?.value(at))
+        }
         _ => {
             let micros = array.as_primitive_opt::<TimestampMicrosecondType>()?.value(at);
             CellValue::Moment(DateTime::from_timestamp_micros(micros)?.naive_utc())
@@ -177,6 +191,7 @@ fn column<'a>(kind: &DataType, values: impl Iterator<Item = Option<CellValue<'a>
             let days = i64::from(one.moment().date().num_days_from_ce()) - DAYS_TO_1970;
             i32::try_from(days).unwrap_or_default()
         }),
+        DataType::Duration(_) => built!(DurationMicrosecondBuilder::new(), one => one.clock()),
         DataType::Timestamp(TimeUnit::Microsecond, None) => {
             built!(TimestampMicrosecondBuilder::new(), one => one.moment().and_utc().timestamp_micros())
         }

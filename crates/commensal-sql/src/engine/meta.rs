@@ -5,6 +5,7 @@
 use super::data::INFORMATION_SCHEMA;
 use super::error::Error;
 use super::grid::{Grid, INT, TEXT, int, text};
+use super::mysql_tables;
 use super::schema::{CATALOG, Names};
 use super::show::type_name;
 use super::system::System;
@@ -67,7 +68,10 @@ pub async fn table(names: &Names, name: &str) -> Result<Option<Arc<dyn TableProv
         // Files have neither indexes nor keys.
         "statistics" => Grid::new(&STATISTICS),
         "key_column_usage" => Grid::new(&KEY_COLUMN_USAGE),
-        _ => return Ok(None),
+        name => match mysql_tables::table(name) {
+            Some(grid) => grid,
+            None => return Ok(None),
+        },
     };
     let batch = grid.batch()?;
     Ok(Some(Arc::new(MemTable::try_new(batch.schema(), vec![vec![batch]])?)))

@@ -5,34 +5,35 @@
 
 use super::error::Error;
 use super::functions::{
-    self, ArgumentKind, BETWEEN, COMPOUND_UNITS, DATE_FORMAT, MOVED_BY_CLOCK, MOVED_BY_DAYS, PARTS,
-    SIMPLE_UNITS,
+    self, ArgumentKind, BETWEEN, CLOCK_OF_FORMAT, COMPOUND_UNITS, DATE_FORMAT, DATE_OF_TEXT, MOMENT_OF_TEXT,
+    MOVED_BY_CLOCK, MOVED_BY_DAYS, PARTS, SECONDS, SIMPLE_UNITS,
 };
+use super::kernels::DECIMAL;
 use super::operators;
-use super::values::{CEIL, DATE, DATETIME, EITHER, FLOOR, NUMBER, SIGNED, TEXT};
+use super::values::{CEIL, CLOCK, DATE, DATETIME, EITHER, FLOOR, NUMBER, SIGNED, TEXT, WHOLE};
+use datafusion::arrow::datatypes::DECIMAL128_MAX_PRECISION;
 use datafusion::sql::sqlparser::ast::helpers::attached_token::AttachedToken;
 use datafusion::sql::sqlparser::ast::{
     BinaryOperator, CaseWhen, CastKind, CeilFloorKind, CharacterLength, DataType, DateTimeField,
-    DuplicateTreatment, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArgumentClause,
-    FunctionArguments, Ident, Interval, ObjectName, Query, SetExpr, TableFactor, TimezoneInfo, UnaryOperator,
-    Value, VisitMut, VisitorMut,
+    DuplicateTreatment, ExactNumberInfo, Expr, Function, FunctionArg, FunctionArgExpr,
+    FunctionArgumentClause, FunctionArguments, Ident, Interval, ObjectName, Query, SetExpr, TableFactor,
+    TimezoneInfo, UnaryOperator, Value, VisitMut, VisitorMut,
 };
 use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::parser::Parser;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::LazyLock;
 
 /// Name, number of arguments, replacement. `@1` is the first argument as a date with time, NULL if it is none.
-const TABLE: [(&str, usize, &str); 58] = [
+const TABLE: [(&str, usize, &str); 55] = [
     // Conditions.
     ("if", 3, "CASE WHEN $1 THEN $2 ELSE $3 END"),
     ("isnull", 1, "$1 IS NULL"),
     ("ifnull", 2, "coalesce($1, $2)"),
     // Text. Lengths are in bytes, except for `char_length`.
     ("length", 1, "octet_length($1)"),
-    ("ucase", 1, "upper($1)"),
-    ("lcase", 1, "lower($1)"),
     ("locate", 2, "strpos($2, $1)"),
     ("instr", 2, "strpos($1, $2)"),
     ("strcmp", 2, "CASE WHEN $1 = $2 THEN 0 WHEN $1 < $2 THEN -1 WHEN $1 > $2 THEN 1 END"),
@@ -63,6 +64,9 @@ const TABLE: [(&str, usize, &str); 58] = [
     ("localtimestamp", 0, "CAST(now() AS TIMESTAMP(0))"),
     ("sysdate", 0, "CAST(now() AS TIMESTAMP(0))"),
     ("utc_timestamp", 0, "CAST(now() AS TIMESTAMP(0))"),
+    ("curtime", 0, "__clock(CAST(now() AS TIMESTAMP(0)))"),
+    ("current_time", 0, "__clock(CAST(now() AS TIMESTAMP(0)))"),
+    ("utc_time", 0, "__clock(CAST(now() AS TIMESTAMP(0)))"),
     ("curdate", 0, "current_date()"),
     ("utc_date", 0, "current_date()"),
     ("date", 1, "CAST(@1 AS DATE)"),
@@ -75,10 +79,6 @@ const TABLE: [(&str, usize, &str); 58] = [
     ("weekday", 1, "(CAST(date_part('dow', @1) AS INT) + 6) % 7"),
     ("dayofyear", 1, "CAST(date_part('doy', @1) AS INT)"),
     ("weekofyear", 1, "CAST(date_part('week', @1) AS INT)"),
-    ("hour", 1, "CAST(date_part('hour', @1) AS INT)"),
-    ("minute", 1, "CAST(date_part('minute', @1) AS INT)"),
-    ("second", 1, "CAST(date_part('second', @1) AS INT)"),
-    ("microsecond", 1, "CAST(date_part('microsecond', @1) AS INT) % 1000000"),
     ("monthname", 1, "to_char(@1, '%B')"),
     ("dayname", 1, "to_char(@1, '%A')"),
     ("to_days", 1, "CAST(CAST(@1 AS DATE) AS INT) + 719528"),
@@ -147,17 +147,14 @@ fn filled(template: &Expr, arguments: &[Expr]) -> Expr {
 }
 
 /// Functions of DataFusion whose arguments are all texts.
-const OF_TEXTS: [&str; 10] = [
-    "concat_ws",
-    "upper",
-    "lower",
-    "ltrim",
-    "rtrim",
-    "replace",
-    "reverse",
-    "char_length",
-    "character_length",
-    "octet_length",
+const OF_TEXTS: [&str; 8] =
+    ["concat_ws", "ltrim", "rtrim", "replace", "reverse", "char_length", "character_length", "octet_length"];
+
+/// Functions whose arguments are all numbers. A text is the number at its beginning.
+const OF_NUMBERS: [&str; 25] = [
+    "sqrt", "exp", "ln", "log", "log2", "log10", "sin", "cos", "tan", "asin", "acos", "atan", "atan2",
+    "degrees", "radians", "pow", "power", "round", "truncate", "sign", "sum", "avg", "bit_and", "bit_or",
+    "bit_xor",
 ];
 
 /// Functions that are the same under another name, also as window functions and with DISTINCT.
@@ -188,10 +185,14 @@ pub fn change(expr: &mut Expr) -> Result<(), Error> {
             *expr = filled_text(template, &[as_text(text), as_text(pattern)]);
         }
         Expr::Extract { field, expr: date, .. } => {
-            let text = format!("{PARTS}('{}', @1)", unit_of(&field.to_string())?);
+            let unit = unit_of(&field.to_string())?;
+            let text = match unit.as_str() {
+                "hour" | "minute" | "second" | "microsecond" => format!("{unit}({CLOCK}($1))"),
+                _ => format!("{PARTS}('{unit}', @1)"),
+            };
             *expr = filled_text(&text, std::slice::from_ref(date.as_ref()));
         }
-        Expr::UnaryOp { op: UnaryOperator::Minus, expr: value } if !matches!(**value, Expr::Value(_)) => {
+        Expr::UnaryOp { op: UnaryOperator::Minus, expr: value } if !is_number(value) => {
             // DataFusion's optimizer makes `-a | -b` of `-(a & b)`.
             *expr = filled_text("0 - __number($1)", std::slice::from_ref(value.as_ref()));
         }
@@ -207,13 +208,18 @@ pub fn change(expr: &mut Expr) -> Result<(), Error> {
             }
         }
         Expr::Value(value) => {
-            // With an exponent, a number is a DOUBLE and not a DECIMAL.
-            if let Value::Number(number, _) = &value.value
-                && number.contains(['e', 'E'])
-            {
-                let text = Expr::Value(Value::SingleQuotedString(number.clone()).into());
-                *expr = filled_text("CAST($1 AS DOUBLE)", &[text]);
+            if let Some(other) = literal(&mut value.value) {
+                *expr = other;
             }
+        }
+        // Texts are compared with case and without padding.
+        Expr::Collate { expr: value, collation } if collation.to_string().ends_with("_bin") => {
+            *expr = as_text(value);
+        }
+        Expr::Convert { expr: value, data_type: None, charset: Some(charset), .. }
+            if charset.to_string().to_lowercase().starts_with("utf8") =>
+        {
+            *expr = as_text(value);
         }
         Expr::Like { expr: value, pattern, escape_char: escape, .. } => {
             **value = as_text(value);
@@ -226,42 +232,90 @@ pub fn change(expr: &mut Expr) -> Result<(), Error> {
                 *escape = None;
             }
         }
-        Expr::Cast { kind: CastKind::Cast, expr: value, data_type, .. } => match data_type {
-            DataType::Char(Some(CharacterLength::IntegerLength { length, .. })) => {
-                let length = Expr::Value(Value::Number(length.to_string(), false).into());
-                *expr = filled_text("left($1, $2)", &[as_text(value), length]);
-            }
-            DataType::Double(_) | DataType::Float(_) => **value = called(NUMBER, value),
-            DataType::Char(None) | DataType::Varchar(None) => *expr = as_text(value),
-            DataType::Date => *expr = called(DATE, value),
-            DataType::Signed | DataType::SignedInteger => *expr = called(SIGNED, value),
-            DataType::Datetime(_) => {
-                **value = called(DATETIME, value);
-                number(data_type);
-            }
-            data_type => number(data_type),
-        },
+        Expr::TypedString(typed) if matches!(typed.data_type, DataType::Time(..)) => {
+            *expr = called(CLOCK, &Expr::Value(typed.value.clone()));
+        }
+        Expr::Cast { kind: CastKind::Cast, expr: value, data_type, .. } => *expr = cast(value, data_type),
         Expr::Convert { expr: value, data_type: Some(kind), is_try: false, charset: None, .. } => {
-            let mut data_type = kind.clone();
-            number(&mut data_type);
-            let value = value.clone();
-            *expr = Expr::Cast { kind: CastKind::Cast, expr: value, data_type, array: false, format: None };
+            *expr = cast(value, kind);
         }
         _ => {}
     }
     Ok(())
 }
 
-/// Replaces a type that only MySQL's CAST accepts with the column type that has the same values.
-fn number(kind: &mut DataType) {
-    match kind {
-        DataType::Signed | DataType::SignedInteger => *kind = DataType::BigInt(None),
-        DataType::Unsigned | DataType::UnsignedInteger => *kind = DataType::BigIntUnsigned(None),
-        DataType::Datetime(digits) => {
-            let digits = if digits.unwrap_or(0) > 0 { 6 } else { 0 };
-            *kind = DataType::Timestamp(Some(digits), TimezoneInfo::None);
+/// Rewrites a literal, or returns its replacement.
+fn literal(value: &mut Value) -> Option<Expr> {
+    match value {
+        // With an exponent, a number is a DOUBLE and not a DECIMAL.
+        Value::Number(number, _) if number.contains(['e', 'E']) => {
+            let text = Expr::Value(Value::SingleQuotedString(number.clone()).into());
+            return Some(filled_text("CAST($1 AS DOUBLE)", &[text]));
+        }
+        Value::NationalStringLiteral(text) => *value = Value::SingleQuotedString(std::mem::take(text)),
+        Value::SingleQuotedByteStringLiteral(bits) => {
+            if let Some(hex) = hex_of_bits(bits) {
+                *value = Value::HexStringLiteral(hex);
+            }
         }
         _ => {}
+    }
+    None
+}
+
+/// Returns the hexadecimal digits of a number in bits.
+fn hex_of_bits(bits: &str) -> Option<String> {
+    let padded = format!("{bits:0>width$}", width = bits.len().div_ceil(8) * 8);
+    let bytes = padded.as_bytes().chunks(8);
+    bytes
+        .map(|byte| Some(format!("{:02X}", u8::from_str_radix(str::from_utf8(byte).ok()?, 2).ok()?)))
+        .collect()
+}
+
+/// Returns a conversion with MySQL's result.
+fn cast(value: &Expr, kind: &DataType) -> Expr {
+    let plain = |expr: Expr, data_type: DataType| Expr::Cast {
+        kind: CastKind::Cast,
+        expr: Box::new(expr),
+        data_type,
+        array: false,
+        format: None,
+    };
+    match kind {
+        DataType::Char(Some(CharacterLength::IntegerLength { length, .. })) => {
+            let length = Expr::Value(Value::Number(length.to_string(), false).into());
+            filled_text("left($1, $2)", &[as_text(value), length])
+        }
+        DataType::Double(_) | DataType::Float(_) => plain(called(NUMBER, value), kind.clone()),
+        DataType::Char(None) | DataType::Varchar(None) => as_text(value),
+        DataType::Binary(_) | DataType::Varbinary(_) | DataType::Blob(_) => {
+            plain(as_text(value), DataType::Bytea)
+        }
+        DataType::Date => called(DATE, value),
+        DataType::Time(digits, _) if digits.unwrap_or(0) > 0 => called(CLOCK, value),
+        DataType::Time(..) => called(SECONDS, &called(CLOCK, value)),
+        DataType::Signed | DataType::SignedInteger => called(SIGNED, value),
+        DataType::Unsigned | DataType::UnsignedInteger => {
+            plain(value.clone(), DataType::BigIntUnsigned(None))
+        }
+        DataType::Datetime(digits) => {
+            let digits = if digits.unwrap_or(0) > 0 { 6 } else { 0 };
+            plain(called(DATETIME, value), DataType::Timestamp(Some(digits), TimezoneInfo::None))
+        }
+        DataType::Decimal(digits) | DataType::Dec(digits) | DataType::Numeric(digits) => {
+            let (precision, scale) = match digits {
+                ExactNumberInfo::None => (10, 0),
+                ExactNumberInfo::Precision(precision) => (*precision, 0),
+                ExactNumberInfo::PrecisionAndScale(precision, scale) => (*precision, *scale),
+            };
+            match precision <= u64::from(DECIMAL128_MAX_PRECISION) {
+                true => {
+                    filled_text(&format!("{DECIMAL}($1, {precision}, {scale})"), std::slice::from_ref(value))
+                }
+                false => plain(value.clone(), kind.clone()),
+            }
+        }
+        _ => plain(value.clone(), kind.clone()),
     }
 }
 
@@ -272,27 +326,30 @@ fn function_of(function: &Function) -> Result<Option<Expr>, Error> {
         let name = ObjectName::from(vec![Ident::new(*other)]);
         return Ok(Some(Expr::Function(Function { name, ..function.clone() })));
     }
-    let Some(arguments) = arguments(function) else { return Ok(None) };
+    let Some(mut arguments) = arguments(function) else { return Ok(None) };
+    let mut function = Cow::Borrowed(function);
+    if OF_NUMBERS.contains(&name.as_str()) {
+        let number = |value: &Expr| if is_number(value) { value.clone() } else { called(NUMBER, value) };
+        arguments = arguments.iter().map(number).collect();
+        function = Cow::Owned(with_arguments(&function, number));
+    }
+    let function = function.as_ref();
     if name == "group_concat" {
         return Ok(string_agg(function, &arguments));
     }
     match (name.as_str(), arguments.as_slice()) {
         ("mid", [text, from, length]) => Ok(Some(substring(text, from, Some(length)))),
-        ("greatest" | "least", _) => Ok(null_if_any(function, &arguments)),
-        // Of truth values, too.
-        ("sum" | "avg", [_]) => {
-            Ok(Some(Expr::Function(with_arguments(function, |value| called(NUMBER, value)))))
-        }
-        ("hour" | "minute" | "second", [Expr::Value(value)]) if is_time(&value.value) => {
-            let part = format!("CAST(date_part('{name}', TRY_CAST($1 AS TIME)) AS INT)");
-            Ok(Some(filled_text(&part, &arguments)))
-        }
         ("str_to_date", [text, format]) => {
-            let format = pattern(&name, format)?;
-            let has_time = ["%H", "%-H", "%I", "%-I", "%M", "%S", "%6f"];
-            let has_time = has_time.iter().any(|part| format.to_string().contains(part));
-            let template = if has_time { "to_timestamp($1, $2)" } else { "to_date($1, $2)" };
-            Ok(Some(filled_text(template, &[text.clone(), format])))
+            let Some(literal) = text_of(format) else {
+                return Err(Error::Unsupported("str_to_date needs its format as a literal".to_owned()));
+            };
+            let function = match functions::read_parts(literal) {
+                Some((true, false)) => DATE_OF_TEXT,
+                Some((true, true)) => MOMENT_OF_TEXT,
+                Some((false, true)) => CLOCK_OF_FORMAT,
+                _ => return Err(Error::Unsupported(format!("{literal} is not supported in str_to_date"))),
+            };
+            Ok(Some(filled_text(&format!("{function}($1, $2)"), &[as_text(text), format.clone()])))
         }
         ("timestampdiff", [Expr::Identifier(unit), from, to]) => Ok(Some(filled_text(
             &format!("{BETWEEN}('{}', @1, @2)", simple_unit_of(&unit.value)?),
@@ -318,6 +375,7 @@ fn function_of(function: &Function) -> Result<Option<Expr>, Error> {
             let cases = texts.iter().enumerate().map(|(at, text)| (whole(at + 1), text.clone()));
             Ok(simple_case(number, cases, None))
         }
+        ("interval", [value, limits @ ..]) => Ok(Some(interval(value, limits))),
         ("field", [text, texts @ ..]) => {
             let cases = texts.iter().enumerate().map(|(at, other)| (other.clone(), whole(at + 1)));
             Ok(simple_case(text, cases, Some(whole(0))))
@@ -329,7 +387,10 @@ fn function_of(function: &Function) -> Result<Option<Expr>, Error> {
         (name, _) if OF_TEXTS.contains(&name) => Ok(Some(Expr::Function(with_arguments(function, as_text)))),
         (name, arguments) => Ok(match functions::parameters(name, arguments.len()) {
             Some(kinds) => Some(native(function, arguments, &kinds)),
-            None => TEMPLATES.get(&(name, arguments.len())).map(|template| filled(template, arguments)),
+            None => match TEMPLATES.get(&(name, arguments.len())) {
+                Some(template) => Some(filled(template, arguments)),
+                None => OF_NUMBERS.contains(&name).then(|| Expr::Function(function.clone())),
+            },
         }),
     }
 }
@@ -339,7 +400,9 @@ fn native(function: &Function, arguments: &[Expr], kinds: &[ArgumentKind]) -> Ex
     let of_kind = |(argument, kind): (&Expr, &ArgumentKind)| match kind {
         ArgumentKind::Text => as_text(argument),
         ArgumentKind::Moment => called(DATETIME, argument),
-        ArgumentKind::Whole | ArgumentKind::Double => called(NUMBER, argument),
+        ArgumentKind::Clock => called(CLOCK, argument),
+        ArgumentKind::Whole => called(WHOLE, argument),
+        ArgumentKind::Double => called(NUMBER, argument),
         ArgumentKind::Either => called(EITHER, argument),
         _ => argument.clone(),
     };
@@ -371,6 +434,10 @@ fn count_distinct(function: &Function, arguments: &[Expr]) -> Option<Expr> {
     Some(Expr::Function(function))
 }
 
+fn is_number(expr: &Expr) -> bool {
+    matches!(expr, Expr::Value(value) if matches!(value.value, Value::Number(..)))
+}
+
 /// Whether an expression is a literal without a sign or a fraction.
 fn is_whole(expr: &Expr) -> bool {
     matches!(expr, Expr::Value(value)
@@ -379,6 +446,25 @@ fn is_whole(expr: &Expr) -> bool {
 
 fn whole(number: usize) -> Expr {
     Expr::Value(Value::Number(number.to_string(), false).into())
+}
+
+/// Returns the replacement of `interval(value, limits…)`: the number of limits that are not above the value, -1 if it is
+/// NULL.
+fn interval(value: &Expr, limits: &[Expr]) -> Expr {
+    let none = filled_text("$1 IS NULL", std::slice::from_ref(value));
+    let below = limits.iter().enumerate().map(|(at, limit)| CaseWhen {
+        condition: filled_text("$1 < $2", &[value.clone(), limit.clone()]),
+        result: whole(at),
+    });
+    let minus_one = filled_text("-1", &[]);
+    let none = CaseWhen { condition: none, result: minus_one };
+    Expr::Case {
+        case_token: AttachedToken::empty(),
+        end_token: AttachedToken::empty(),
+        operand: None,
+        conditions: std::iter::once(none).chain(below).collect(),
+        else_result: Some(Box::new(whole(limits.len()))),
+    }
 }
 
 /// Builds `CASE operand WHEN … THEN … ELSE … END`.
@@ -429,7 +515,7 @@ fn string_agg(function: &Function, arguments: &[Expr]) -> Option<Expr> {
 }
 
 /// Calls a function with one argument.
-fn called(name: &str, value: &Expr) -> Expr {
+pub fn called(name: &str, value: &Expr) -> Expr {
     filled_text(&format!("{name}($1)"), std::slice::from_ref(value))
 }
 
@@ -454,41 +540,19 @@ fn with_arguments(function: &Function, change: impl Fn(&Expr) -> Expr) -> Functi
     function
 }
 
-/// Whether a literal is a time without a date.
-fn is_time(value: &Value) -> bool {
-    matches!(value, Value::SingleQuotedString(text) | Value::DoubleQuotedString(text)
-        if text.contains(':') && !text.contains('-'))
-}
-
 fn filled_text(text: &str, arguments: &[Expr]) -> Expr {
     // Only the test of templates can fail here.
     template(text).map_or(Expr::Value(Value::Null.into()), |template| filled(&template, arguments))
-}
-
-/// Makes a function NULL if one of its arguments is NULL.
-fn null_if_any(function: &Function, arguments: &[Expr]) -> Option<Expr> {
-    let mut may_be_null = arguments
-        .iter()
-        .filter(|argument| !matches!(argument, Expr::Value(value) if value.value != Value::Null));
-    let first = may_be_null.next()?.clone();
-    let is_null = |expr: Expr| Expr::IsNull(Box::new(Expr::Nested(Box::new(expr))));
-    let any = may_be_null.fold(is_null(first), |any, next| Expr::BinaryOp {
-        left: Box::new(any),
-        op: BinaryOperator::Or,
-        right: Box::new(is_null(next.clone())),
-    });
-    let whole = Expr::Function(function.clone());
-    Some(filled_text("CASE WHEN $1 THEN NULL ELSE $2 END", &[any, whole]))
 }
 
 fn substring(text: &Expr, from: &Expr, length: Option<&Expr>) -> Expr {
     let positive = matches!(from, Expr::Value(value)
         if matches!(&value.value, Value::Number(number, _) if number.parse::<u64>().is_ok_and(|from| from > 0)));
     let template = match (positive, length) {
-        (true, None) => "substr($1, $2)",
-        (true, Some(_)) => "substr($1, $2, CASE WHEN $3 < 0 THEN 0 ELSE $3 END)",
-        (false, None) => "__substring(__text($1), __number($2))",
-        (false, Some(_)) => "__substring(__text($1), __number($2), __number($3))",
+        (true, None) => "substr(__text($1), $2)",
+        (true, Some(_)) => "substr(__text($1), $2, CASE WHEN $3 < 0 THEN 0 ELSE $3 END)",
+        (false, None) => "__substring(__text($1), __whole($2))",
+        (false, Some(_)) => "__substring(__text($1), __whole($2), __whole($3))",
     };
     let arguments: Vec<Expr> = [Some(text), Some(from), length].into_iter().flatten().cloned().collect();
     filled_text(template, &arguments)
@@ -521,13 +585,7 @@ fn moved_by(date: &Expr, interval: &Interval, sign: i32) -> Result<Option<Expr>,
 /// Adds a number of units to a date. A date stays one if the units are whole days.
 fn moved(date: &Expr, number: &Expr, unit: &str, sign: i32) -> Expr {
     let days = ["day", "week", "month", "quarter", "year", "year_month"].contains(&unit);
-    let text = match date {
-        Expr::Value(value) => match &value.value {
-            Value::SingleQuotedString(text) | Value::DoubleQuotedString(text) => Some(text),
-            _ => None,
-        },
-        _ => None,
-    };
+    let text = text_of(date);
     let date_as = match text {
         Some(text) if days && !text.contains(':') => "TRY_CAST($1 AS DATE)",
         None if days => "$1",
@@ -554,67 +612,16 @@ fn with_backslashes(pattern: &str, escape: &str) -> String {
     written
 }
 
-/// Translates the format of `str_to_date` for DataFusion's parsers.
-fn pattern(function: &str, format: &Expr) -> Result<Expr, Error> {
-    let text = match format {
+/// Returns the text of a literal.
+fn text_of(expr: &Expr) -> Option<&str> {
+    match expr {
         Expr::Value(value) => match &value.value {
             Value::SingleQuotedString(text) | Value::DoubleQuotedString(text) => Some(text),
             _ => None,
         },
         _ => None,
-    };
-    let Some(text) = text else {
-        return Err(Error::Unsupported(format!("{function} needs its format as a literal")));
-    };
-    let mut pattern = String::new();
-    let mut letters = text.chars();
-    while let Some(letter) = letters.next() {
-        if letter != '%' {
-            pattern.push(letter);
-            continue;
-        }
-        match letters.next() {
-            Some('%') | None => pattern.push_str("%%"),
-            Some(letter) => match FORMAT.iter().find(|(mysqls, _)| *mysqls == letter) {
-                Some((_, other)) => pattern.push_str(other),
-                None if "DUuVvXx".contains(letter) => {
-                    return Err(Error::Unsupported(format!("%{letter} is not supported in {function}")));
-                }
-                // MySQL leaves out the sign before letters without a meaning.
-                None => pattern.push(letter),
-            },
-        }
     }
-    Ok(Expr::Value(Value::SingleQuotedString(pattern).into()))
 }
-
-/// Letters of MySQL's date formats, and what they are in DataFusion's.
-const FORMAT: [(char, &str); 24] = [
-    ('a', "%a"),
-    ('b', "%b"),
-    ('c', "%-m"),
-    ('d', "%d"),
-    ('e', "%-d"),
-    ('f', "%6f"),
-    ('H', "%H"),
-    ('h', "%I"),
-    ('I', "%I"),
-    ('i', "%M"),
-    ('j', "%j"),
-    ('k', "%-H"),
-    ('l', "%-I"),
-    ('M', "%B"),
-    ('m', "%m"),
-    ('p', "%p"),
-    ('r', "%I:%M:%S %p"),
-    ('S', "%S"),
-    ('s', "%S"),
-    ('T', "%H:%M:%S"),
-    ('W', "%A"),
-    ('w', "%w"),
-    ('Y', "%Y"),
-    ('y', "%y"),
-];
 
 /// Returns the arguments of a function, if all are unnamed expressions.
 fn arguments(function: &Function) -> Option<Vec<Expr>> {
@@ -657,17 +664,18 @@ mod tests {
             ("IF(a = 1, 'x', b)", "CASE WHEN (a = 1) THEN ('x') ELSE (b) END"),
             ("IF(a, b)", "IF(a, b)"),
             ("LOCATE('b', x)", "strpos((x), ('b'))"),
-            ("ucase(x)", "upper((x))"),
+            ("ucase(x)", "ucase(__text((x)))"),
             ("stddev(DISTINCT x)", "stddev_pop(DISTINCT x)"),
             ("CAST(x AS SIGNED INTEGER)", "__signed((x))"),
             ("CAST(x AS UNSIGNED)", "CAST(x AS BIGINT UNSIGNED)"),
-            ("CONVERT(x, SIGNED)", "CAST(x AS BIGINT)"),
+            ("CONVERT(x, SIGNED)", "__signed((x))"),
+            ("CAST(x AS DECIMAL(5, 1))", "__decimal((x), 5, 1)"),
             ("CAST(x AS CHAR)", "__text((x))"),
             ("sum(DISTINCT x)", "sum(DISTINCT __number((x)))"),
             ("CAST(x AS DATETIME)", "CAST(__datetime((x)) AS TIMESTAMP(0))"),
             ("CAST(x AS DATE)", "__date((x))"),
-            ("SUBSTRING(x, 2)", "SUBSTR((x), (2))"),
-            ("SUBSTR(x FROM 2)", "SUBSTR((x), (2))"),
+            ("SUBSTRING(x, 2)", "SUBSTR(__text((x)), (2))"),
+            ("SUBSTR(x FROM 2)", "SUBSTR(__text((x)), (2))"),
             ("lower(x)", "lower(__text((x)))"),
             (
                 "group_concat(DISTINCT x ORDER BY y SEPARATOR '; ')",

@@ -3,7 +3,8 @@
 //!
 //! Where Doris differs from MySQL, Doris is followed: `/` of integers is a DOUBLE, and bits are signed.
 
-use super::values::{self, is_temporal, is_text};
+use super::kernels;
+use super::values::{self, is_clock, is_temporal, is_text};
 use datafusion::arrow::datatypes::DataType;
 use datafusion::common::{DFSchema, Result, ScalarValue, not_impl_err};
 use datafusion::functions::core::expr_fn::nullif;
@@ -32,6 +33,12 @@ impl ExprPlanner for Operators {
             let right = if as_number[1] { values::number(right, &other) } else { right };
             // Planned once more, by the types that the operands have now.
             return self.plan_binary_op(RawBinaryExpr { op, left, right }, schema);
+        }
+        let as_clock = [becomes_clock(&one, &other), becomes_clock(&other, &one)];
+        if as_clock.contains(&true) {
+            let left = if as_clock[0] { values::clock(left, &one) } else { left };
+            let right = if as_clock[1] { values::clock(right, &other) } else { right };
+            return Ok(PlannerResult::Original(RawBinaryExpr { op, left, right }));
         }
         let planned = match op {
             And => truth(left, &one)?.and(truth(right, &other)?),
@@ -65,10 +72,8 @@ impl ExprPlanner for Operators {
             MyIntegerDivide if is_number(&one) && is_number(&other) => {
                 whole_quotient((left, &one), (right, &other))?
             }
-            Plus | Minus | Multiply if is_narrow(&one) && is_narrow(&other) => {
-                let wide = |expr| cast(expr, DataType::Int64);
-                let (left, right) = (wide(left), wide(right));
-                return Ok(PlannerResult::Original(RawBinaryExpr { op, left, right }));
+            Plus | Minus | Multiply if is_signed(&one) && is_signed(&other) => {
+                return Ok(of_integers(op, (left, &one), (right, &other)));
             }
             BitwiseAnd | BitwiseOr | BitwiseXor if is_number(&one) && is_number(&other) => {
                 let (left, right) = (bits(left, &one), bits(right, &other));
@@ -101,11 +106,36 @@ fn becomes_number(op: &BinaryOperator, kind: &DataType, other: &DataType) -> boo
     };
     match op {
         Plus | Minus | Multiply | Divide | Modulo | MyIntegerDivide => {
-            is_text(kind) || (is_temporal(kind) && (is_number(other) || is_text(other)))
+            is_text(kind) || (is_temporal(kind) && !matches!(other, DataType::Interval(_)))
         }
-        Eq | NotEq | Lt | LtEq | Gt | GtEq | Spaceship => is_text(kind) && is_number(other),
+        Eq | NotEq | Lt | LtEq | Gt | GtEq | Spaceship => {
+            (is_text(kind) && is_number(other)) || (is_clock(kind) && is_number(other))
+        }
         _ => false,
     }
+}
+
+/// Plans `+`, `-` or `*` on integers.
+fn of_integers(
+    op: BinaryOperator,
+    (left, one): (Expr, &DataType),
+    (right, other): (Expr, &DataType),
+) -> PlannerResult<RawBinaryExpr> {
+    if may_overflow((&left, one), (&right, other)) {
+        let op = match op {
+            BinaryOperator::Plus => Operator::Plus,
+            BinaryOperator::Minus => Operator::Minus,
+            _ => Operator::Multiply,
+        };
+        return PlannerResult::Planned(kernels::checked(left, op, right));
+    }
+    let wide = |expr| cast(expr, DataType::Int64);
+    PlannerResult::Original(RawBinaryExpr { op, left: wide(left), right: wide(right) })
+}
+
+/// Whether an operand of a comparison becomes a time without a date: a text beside one.
+fn becomes_clock(kind: &DataType, other: &DataType) -> bool {
+    is_text(kind) && is_clock(other)
 }
 
 /// Divides and leaves out the fraction.
@@ -180,6 +210,9 @@ fn bits(expr: Expr, kind: &DataType) -> Expr {
 
 /// Shifts a number. Nothing is left of it after a shift by a negative number, or by more than 63.
 fn shifted(left: Expr, op: Operator, count: Expr, kind: &DataType) -> Result<Expr> {
+    if kind.is_null() {
+        return Ok(lit(ScalarValue::Int64(None)));
+    }
     if !is_whole(kind) {
         return not_impl_err!("a shift by {kind} is not supported: cast it to an integer");
     }
@@ -207,9 +240,22 @@ fn is_whole(kind: &DataType) -> bool {
     kind.is_integer() || *kind == DataType::Boolean
 }
 
-/// Whether all results of `+`, `-` and `*` on values of this type fit into 64 bits.
-fn is_narrow(kind: &DataType) -> bool {
-    is_whole(kind) && !matches!(kind, DataType::Int64 | DataType::UInt64)
+/// Whether a result of `+`, `-` or `*` on integers may not fit into 64 bits.
+pub fn may_overflow((left, one): (&Expr, &DataType), (right, other): (&Expr, &DataType)) -> bool {
+    is_signed(one) && is_signed(other) && !(is_narrow(left, one) && is_narrow(right, other))
+}
+
+/// Whether all values are 64 bits with a sign.
+fn is_signed(kind: &DataType) -> bool {
+    is_whole(kind) && *kind != DataType::UInt64
+}
+
+/// Whether all results of `+`, `-` and `*` on such values fit into 64 bits.
+fn is_narrow(value: &Expr, kind: &DataType) -> bool {
+    match value {
+        Expr::Literal(ScalarValue::Int64(Some(number)), _) => i32::try_from(*number).is_ok(),
+        _ => is_signed(kind) && *kind != DataType::Int64,
+    }
 }
 
 /// Rewrites operators that depend on the truth value of a number to those that [`Operators`] plans: `NOT x` is
@@ -239,14 +285,21 @@ pub fn change(expr: &mut ast::Expr) {
         ast::Expr::IsTrue(operand)
         | ast::Expr::IsNotTrue(operand)
         | ast::Expr::IsFalse(operand)
-        | ast::Expr::IsNotFalse(operand)
-        | ast::Expr::IsUnknown(operand)
-        | ast::Expr::IsNotUnknown(operand) => condition(operand),
+        | ast::Expr::IsNotFalse(operand) => condition(operand),
+        // DataFusion takes the value of IS UNKNOWN for one that may be NULL.
+        ast::Expr::IsUnknown(operand) => *expr = ast::Expr::IsNull(Box::new(truth_of(operand))),
+        ast::Expr::IsNotUnknown(operand) => *expr = ast::Expr::IsNotNull(Box::new(truth_of(operand))),
         ast::Expr::Case { operand: None, conditions, .. } => {
             conditions.iter_mut().for_each(|when| condition(&mut when.condition));
         }
         _ => {}
     }
+}
+
+fn truth_of(expr: &ast::Expr) -> ast::Expr {
+    let mut truth = ast::Expr::Nested(Box::new(expr.clone()));
+    condition(&mut truth);
+    truth
 }
 
 /// Rewrites a condition, which may be a number: `WHERE x` is `WHERE x XOR FALSE`.

@@ -2,12 +2,14 @@
 //! `database()`, table functions with `"key" = "value"`, column names of the result, and case-insensitive names.
 
 use super::error::{Error, Problem};
-use super::{mysql_functions, operators, subqueries};
-use datafusion::common::TableReference;
+use super::{mysql_functions, operators, subqueries, values};
+use datafusion::arrow::datatypes::DataType as ArrowType;
+use datafusion::common::{ScalarValue, TableReference};
 use datafusion::sql::parser::Statement;
 use datafusion::sql::sqlparser::ast::{
-    self, BinaryOperator, Expr, FunctionArg, FunctionArgExpr, FunctionArguments, Ident, LimitClause,
-    ObjectName, Query, Select, SelectItem, SetExpr, TableFactor, TableWithJoins, Value, Visit, VisitMut,
+    self, BinaryOperator, CastKind, DataType, ExactNumberInfo, Expr, FunctionArg, FunctionArgExpr,
+    FunctionArguments, GroupByExpr, GroupByWithModifier, Ident, LimitClause, ObjectName, Query, Select,
+    SelectItem, SetExpr, TableFactor, TableWithJoins, TimezoneInfo, UnaryOperator, Value, Visit, VisitMut,
     Visitor, VisitorMut,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -53,7 +55,7 @@ pub fn rewrite(statement: &mut Statement, lookup: Lookup<'_>) -> Found {
     match statement {
         Statement::Statement(statement) => {
             if let ast::Statement::Query(query) = statement.as_mut() {
-                name_columns(query);
+                name_columns(&mut query.body);
             }
             let _: ControlFlow<()> = statement.visit(&mut pass);
         }
@@ -67,9 +69,21 @@ pub fn rewrite(statement: &mut Statement, lookup: Lookup<'_>) -> Found {
 const REPEATED: char = '\0';
 
 /// Names each column of the result like the text of its expression, as MySQL does.
-fn name_columns(query: &mut Query) {
-    let SetExpr::Select(select) = query.body.as_mut() else { return };
+fn name_columns(body: &mut SetExpr) {
+    let select = match body {
+        SetExpr::Select(select) => select,
+        SetExpr::Query(query) => return name_columns(&mut query.body),
+        SetExpr::SetOperation { left, right, .. } => {
+            name_columns(left);
+            return name_columns(right);
+        }
+        _ => return,
+    };
     let mut seen = BTreeSet::new();
+    let has_wildcard = select
+        .projection
+        .iter()
+        .any(|item| matches!(item, SelectItem::Wildcard(_) | SelectItem::QualifiedWildcard(..)));
     for (number, item) in select.projection.iter_mut().enumerate() {
         let (expr, name) = match item {
             SelectItem::UnnamedExpr(expr) => (expr.clone(), None),
@@ -81,7 +95,8 @@ fn name_columns(query: &mut Query) {
             Expr::Identifier(name) => name.value.clone(),
             expr => expr.to_string(),
         });
-        if !seen.insert(name.to_lowercase()) {
+        // A column beside `*` is there twice, mostly.
+        if !seen.insert(name.to_lowercase()) || (has_wildcard && plain) {
             let alias =
                 Ident::with_quote('`', format!("{}{REPEATED}{number}", last_part(&expr).unwrap_or(&name)));
             *item = SelectItem::ExprWithAlias { expr, alias };
@@ -108,7 +123,7 @@ pub fn column_name(name: &str) -> &str {
 
 fn is_column(expr: &Expr) -> bool {
     match expr {
-        Expr::Identifier(name) => !name.value.starts_with("@@"),
+        Expr::Identifier(name) => !name.value.starts_with('@'),
         Expr::CompoundIdentifier(parts) => !parts.first().is_some_and(|part| part.value.starts_with("@@")),
         _ => false,
     }
@@ -210,6 +225,12 @@ impl VisitorMut for Pass<'_> {
         if matches!(select.from.as_slice(), [only] if is_dual(only)) {
             select.from.clear();
         }
+        if let GroupByExpr::Expressions(keys, modifiers) = &mut select.group_by
+            && *modifiers == [GroupByWithModifier::Rollup]
+        {
+            modifiers.clear();
+            *keys = vec![Expr::Rollup(std::mem::take(keys).into_iter().map(|key| vec![key]).collect())];
+        }
         let conditions = select.selection.iter_mut().chain(&mut select.having);
         conditions.for_each(operators::condition);
         ControlFlow::Continue(())
@@ -227,6 +248,12 @@ impl VisitorMut for Pass<'_> {
             {
                 let name = parts.last().map(|part| part.value.to_lowercase()).unwrap_or_default();
                 Some((name.clone(), (self.lookup)(&format!("@@{name}"))))
+            }
+            // A variable of the user that was not set is NULL.
+            Expr::Identifier(name) if name.value.starts_with('@') && name.quote_style.is_none() => {
+                let value = (self.lookup)(&name.value.to_lowercase());
+                *expr = value.map_or(Expr::Value(Value::Null.into()), |value| literal(&value));
+                None
             }
             Expr::Function(function) => {
                 let none = match &function.args {
@@ -302,6 +329,107 @@ fn is_too_large(expr: &Expr) -> bool {
         }
     }
     Visit::visit(expr, &mut Size(0)).is_break()
+}
+
+/// Puts values in the place of the placeholders of a rewritten statement, so that it means what it means with literals.
+///
+/// # Errors
+/// There is no value for a placeholder, or no literal for a value.
+pub fn fill(statement: &mut Statement, values: &[ScalarValue]) -> Result<(), Error> {
+    let statement = match statement {
+        Statement::Statement(statement) => statement,
+        Statement::Explain(explain) => return fill(&mut explain.statement, values),
+        _ => return Ok(()),
+    };
+    let mut literals = Literals { values, problem: None };
+    let _: ControlFlow<()> = statement.visit(&mut literals);
+    literals.problem.map_or(Ok(()), Err)
+}
+
+struct Literals<'a> {
+    values: &'a [ScalarValue],
+    problem: Option<Error>,
+}
+
+impl<'a> Literals<'a> {
+    fn value(&self, expr: &Expr) -> Option<&'a ScalarValue> {
+        let Expr::Value(value) = expr else { return None };
+        let Value::Placeholder(name) = &value.value else { return None };
+        let number: usize = name.strip_prefix('$')?.parse().ok()?;
+        self.values.get(number.checked_sub(1)?)
+    }
+}
+
+impl VisitorMut for Literals<'_> {
+    type Break = ();
+
+    fn pre_visit_query(&mut self, query: &mut Query) -> ControlFlow<()> {
+        let limits: Vec<&mut Expr> = match &mut query.limit_clause {
+            Some(LimitClause::LimitOffset { limit, offset, .. }) => {
+                limit.iter_mut().chain(offset.as_mut().map(|offset| &mut offset.value)).collect()
+            }
+            Some(LimitClause::OffsetCommaLimit { offset, limit }) => vec![offset, limit],
+            None => Vec::new(),
+        };
+        // Some clients send all values as texts.
+        for expr in limits {
+            let text = self.value(expr).and_then(|value| value.try_as_str().flatten()).map(str::to_owned);
+            if let Some(number) = text.filter(|text| text.parse::<u64>().is_ok()) {
+                *expr = Expr::Value(Value::Number(number, false).into());
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn pre_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<()> {
+        if let Some(value) = self.value(expr) {
+            match literal_of(value) {
+                Ok(literal) => *expr = literal,
+                Err(error) => self.problem = Some(error),
+            }
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+/// Returns the literal of a value.
+fn literal_of(value: &ScalarValue) -> Result<Expr, Error> {
+    let text = || value.cast_to(&ArrowType::Utf8).map(|text| text.to_string()).map_err(Error::from);
+    let quoted = |text: String| Expr::Value(Value::SingleQuotedString(text).into());
+    let cast = |text: String, data_type: DataType| Expr::Cast {
+        kind: CastKind::Cast,
+        expr: Box::new(quoted(text)),
+        data_type,
+        array: false,
+        format: None,
+    };
+    let kind = value.data_type();
+    Ok(match value {
+        value if value.is_null() => Expr::Value(Value::Null.into()),
+        ScalarValue::Boolean(Some(value)) => {
+            Expr::Value(Value::Number(u8::from(*value).to_string(), false).into())
+        }
+        ScalarValue::Binary(Some(bytes)) => {
+            let hex = bytes.iter().map(|byte| format!("{byte:02X}")).collect();
+            Expr::Value(Value::HexStringLiteral(hex).into())
+        }
+        _ if kind.is_floating() => cast(text()?, DataType::Double(ExactNumberInfo::None)),
+        _ if kind.is_numeric() => {
+            let text = text()?;
+            let number = |text: &str| Expr::Value(Value::Number(text.to_owned(), false).into());
+            match text.strip_prefix('-') {
+                Some(digits) => Expr::Nested(Box::new(Expr::UnaryOp {
+                    op: UnaryOperator::Minus,
+                    expr: Box::new(number(digits)),
+                })),
+                None => number(&text),
+            }
+        }
+        _ if values::is_text(&kind) => quoted(text()?),
+        _ if kind == ArrowType::Date32 => cast(text()?, DataType::Date),
+        _ if values::is_clock(&kind) => mysql_functions::called(values::CLOCK, &quoted(text()?)),
+        _ => cast(text()?, DataType::Timestamp(None, TimezoneInfo::None)),
+    })
 }
 
 /// Limits the number of rows of a query that has no limit of its own.

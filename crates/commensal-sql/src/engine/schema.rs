@@ -79,9 +79,11 @@ impl Names {
     /// Returns MySQL's error for a table that does not exist, or whose database does not.
     #[must_use]
     pub fn missing(&self, database: &str, table: &str) -> Error {
-        let exists = database.eq_ignore_ascii_case(INFORMATION_SCHEMA)
-            || self.engine.storage.data.has_database(database);
-        match exists {
+        if database.eq_ignore_ascii_case(INFORMATION_SCHEMA) {
+            let problem = format!("Unknown table '{table}' in information_schema");
+            return Error::Name(Problem::SystemTable, problem);
+        }
+        match self.engine.storage.data.has_database(database) {
             true => Error::Name(Problem::Table, format!("Table '{database}.{table}' doesn't exist")),
             false => Error::unknown_database(database),
         }

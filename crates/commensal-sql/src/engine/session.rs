@@ -125,8 +125,16 @@ impl Session {
             }
             Statement::Kill(kill) => self.kill(&kill),
             Statement::Empty | Statement::SetTransaction => Ok(Reply::done()),
-            other => show::show(&self.engine, &self.connection, &other)
-                .and_then(|grid| Ok(Reply::Rows(Rows::of(&grid)?))),
+            other => {
+                let grid = show::show(&self.engine, &self.connection, &other)?;
+                let filter = match &other {
+                    Statement::ShowVariables { condition: Some(condition), .. } => {
+                        Some(show::condition(&self.engine.base, condition)?)
+                    }
+                    _ => None,
+                };
+                Ok(Reply::Rows(Rows::of_batch(show::filtered(&self.engine.base, &grid, filter.as_ref())?)))
+            }
         }
     }
 
@@ -213,7 +221,8 @@ impl Session {
             "user()" | "session_user()" | "current_user()" | "system_user()" => Some(user()),
             "connection_id()" => Some(self.connection.id.to_string()),
             "version()" => Some(super::variables::VERSION.to_owned()),
-            _ => variables.get(name.strip_prefix("@@")?),
+            "last_insert_id()" => Some("0".to_owned()),
+            _ => variables.get(name.strip_prefix("@@").unwrap_or(name)),
         }
     }
 
@@ -246,7 +255,8 @@ impl Session {
                 PassedOn { text: format!("select * from {call} limit 0"), variables: passed.variables };
             let prepared = self.prepare(&select)?;
             let schema = self.columns(prepared).await?;
-            return Ok(Reply::Rows(Rows::of(&show::described(&schema))?));
+            let grid = show::described(show::Described::Columns, "", &schema);
+            return Ok(Reply::Rows(Rows::of(&grid)?));
         }
         let prepared = self.prepare(&passed)?;
         match show::instead(&self.engine, &self.connection, &prepared.parsed)? {
@@ -255,11 +265,11 @@ impl Session {
                 let filter = show::filter(&prepared.parsed);
                 Ok(Reply::Rows(Rows::of_batch(show::filtered(&self.engine.base, &grid, filter)?)))
             }
-            Some(show::ShowRewrite::Describe { database, table }) => {
+            Some(show::ShowRewrite::Describe { form, database, table: name }) => {
                 let quoted = |name: &str| format!("`{}`", name.replace('`', "``"));
-                let text = format!("select * from {}.{} limit 0", quoted(&database), quoted(&table));
+                let text = format!("select * from {}.{} limit 0", quoted(&database), quoted(&name));
                 let table = self.prepare(&PassedOn { text, variables: passed.variables })?;
-                let grid = show::described(&*self.columns(table).await?);
+                let grid = show::described(form, &name, &*self.columns(table).await?);
                 let filter = show::filter(&prepared.parsed);
                 Ok(Reply::Rows(Rows::of_batch(show::filtered(&self.engine.base, &grid, filter)?)))
             }

@@ -5,21 +5,22 @@ use super::connections::Connection;
 use super::data::INFORMATION_SCHEMA;
 use super::error::Error;
 use super::grid::{Grid, INT, TEXT, int, text};
-use super::{Engine, system};
+use super::{Engine, dialect, system};
 use crate::catalog::{is_like, show_groups};
 use crate::statement::{Statement, UserName};
 use datafusion::arrow::array::{AsArray, RecordBatch};
 use datafusion::arrow::compute::filter_record_batch;
 use datafusion::arrow::compute::kernels::comparison::{ilike, like};
-use datafusion::arrow::datatypes::{DataType, Schema};
+use datafusion::arrow::datatypes::{DataType, Field, Schema};
 use datafusion::common::{DFSchema, ScalarValue};
 use datafusion::execution::context::SessionState;
 use datafusion::sql::parser::Statement as Parsed;
 use datafusion::sql::sqlparser::ast::{
-    self, ExprWithAlias, Ident, ObjectName, ShowStatementFilter, ShowStatementFilterPosition,
-    ShowStatementOptions, Use,
+    self, ExprWithAlias, Ident, ObjectName, ShowCreateObject, ShowStatementFilter,
+    ShowStatementFilterPosition, ShowStatementOptions, Use,
 };
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 /// MySQL's generic error number (`ER_UNKNOWN_ERROR`).
 const WARNING: u16 = 1105;
@@ -33,13 +34,26 @@ pub enum ShowRewrite {
     Done,
     /// These rows.
     Grid(Grid),
-    /// The columns of this table.
+    /// The columns of this table, as MySQL shows them.
     Describe {
+        /// What is shown of them.
+        form: Described,
         /// The table's database.
         database: String,
         /// The table's name.
         table: String,
     },
+}
+
+/// The ways to show the columns of a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Described {
+    /// `DESCRIBE` and `SHOW COLUMNS`.
+    Columns,
+    /// `SHOW FULL COLUMNS`.
+    FullColumns,
+    /// `SHOW CREATE TABLE`.
+    Create,
 }
 
 /// Returns the rows of a SHOW statement about the server's objects.
@@ -62,7 +76,7 @@ pub fn show(engine: &Engine, connection: &Connection, statement: &Statement) -> 
             }
             Ok(grid)
         }
-        Statement::ShowVariables { like } => {
+        Statement::ShowVariables { like, .. } => {
             let mut grid = Grid::texts(&["Variable_name", "Value"]);
             for (name, value) in connection.variables().all(|name| matches(like, name)) {
                 grid.text_row([name, value]);
@@ -222,22 +236,60 @@ pub fn type_name(kind: &DataType) -> String {
         DataType::Float64 => "double".to_owned(),
         DataType::Date32 | DataType::Date64 => "date".to_owned(),
         DataType::Timestamp(..) => "datetime".to_owned(),
+        DataType::Duration(_) | DataType::Time32(_) | DataType::Time64(_) => "time".to_owned(),
         DataType::Decimal128(precision, scale) => format!("decimal({precision},{scale})"),
         DataType::Binary | DataType::LargeBinary | DataType::BinaryView => "blob".to_owned(),
         _ => "text".to_owned(),
     }
 }
 
-/// Returns a table's columns in the form of DESCRIBE.
+/// Returns a table's columns.
 #[must_use]
-pub fn described(schema: &Schema) -> Grid {
-    let mut grid = Grid::texts(&["Field", "Type", "Null", "Key", "Default", "Extra"]);
+pub fn described(form: Described, table: &str, schema: &Schema) -> Grid {
+    let is_full = form == Described::FullColumns;
+    if form == Described::Create {
+        let mut grid = Grid::texts(&["Table", "Create Table"]);
+        grid.text_row([table, &create_table(table, schema)]);
+        return grid;
+    }
+    let titles: &[&str] = match is_full {
+        true => &["Field", "Type", "Collation", "Null", "Key", "Default", "Extra", "Privileges", "Comment"],
+        false => &["Field", "Type", "Null", "Key", "Default", "Extra"],
+    };
+    let mut grid = Grid::texts(titles);
     for field in schema.fields() {
-        let null = if field.is_nullable() { "YES" } else { "NO" };
-        let name = field.name().as_str();
-        grid.text_row([name, &type_name(field.data_type()), null, "", "", ""]);
+        let kind = type_name(field.data_type());
+        let collation = if kind == "text" { text("utf8mb4_general_ci") } else { ScalarValue::Utf8(None) };
+        let null = text(if field.is_nullable() { "YES" } else { "NO" });
+        let (head, tail) =
+            ([text(field.name()), text(kind)], [null, text(""), ScalarValue::Utf8(None), text("")]);
+        let full = |values: Vec<ScalarValue>| if is_full { values } else { Vec::new() };
+        let more = full(vec![text("select"), text("")]);
+        grid.row(head.into_iter().chain(full(vec![collation])).chain(tail).chain(more).collect());
     }
     grid
+}
+
+/// Writes the statement that would make a table with these columns in MySQL, from which SQLAlchemy reads them.
+fn create_table(table: &str, schema: &Schema) -> String {
+    let quoted = |name: &str| format!("`{}`", name.replace('`', "``"));
+    let column = |field: &Arc<Field>| {
+        let kind = type_name(field.data_type());
+        let kind = if kind == "boolean" { "tinyint(1)" } else { kind.as_str() };
+        let default = match (field.is_nullable(), kind) {
+            (false, _) => " NOT NULL",
+            // These have no default in MySQL.
+            (true, "text" | "blob") => "",
+            (true, _) => " DEFAULT NULL",
+        };
+        format!("  {} {kind}{default}", quoted(field.name()))
+    };
+    let columns: Vec<String> = schema.fields().iter().map(column).collect();
+    format!(
+        "CREATE TABLE {} (\n{}\n) ENGINE=Files DEFAULT CHARSET=utf8mb4",
+        quoted(table),
+        columns.join(",\n")
+    )
 }
 
 /// Returns the call in `DESC FUNCTION call(...)`; `None` for other statements.
@@ -266,6 +318,10 @@ pub fn instead(
     let database = || connection.database();
     Ok(Some(match statement.as_ref() {
         ast::Statement::StartTransaction { .. }
+        | ast::Statement::Savepoint { .. }
+        | ast::Statement::ReleaseSavepoint { .. }
+        | ast::Statement::LockTables { .. }
+        | ast::Statement::UnlockTables
         | ast::Statement::Commit { .. }
         | ast::Statement::Rollback { .. } => ShowRewrite::Done,
         ast::Statement::Use(Use::Object(name) | Use::Database(name)) => {
@@ -284,30 +340,27 @@ pub fn instead(
             let database = place(show_options).map_or_else(database, |(_, name)| name);
             ShowRewrite::Grid(tables(engine, &database, *full, show_options)?)
         }
-        ast::Statement::ShowColumns { show_options, .. } => {
+        ast::Statement::ShowColumns { show_options, full, .. } => {
             let Some((schema, table)) = place(show_options) else { return Ok(None) };
-            ShowRewrite::Describe { database: schema.unwrap_or_else(database), table }
+            let form = if *full { Described::FullColumns } else { Described::Columns };
+            ShowRewrite::Describe { form, database: schema.unwrap_or_else(database), table }
         }
         ast::Statement::ExplainTable { table_name, .. } => {
             let (schema, table) = parts(table_name);
-            ShowRewrite::Describe { database: schema.unwrap_or_else(database), table }
+            let form = Described::Columns;
+            ShowRewrite::Describe { form, database: schema.unwrap_or_else(database), table }
         }
-        ast::Statement::ShowCreate { .. } => {
-            return Err(Error::Unsupported(
-                "tables are files, so there is no CREATE statement to show: use DESCRIBE".to_owned(),
-            ));
+        ast::Statement::ShowCreate { obj_type: ShowCreateObject::Table, obj_name } => {
+            let (schema, table) = parts(obj_name);
+            let form = Described::Create;
+            ShowRewrite::Describe { form, database: schema.unwrap_or_else(database), table }
         }
         ast::Statement::ShowStatus { .. } => ShowRewrite::Grid(Grid::texts(&["Variable_name", "Value"])),
-        ast::Statement::ShowCollation { .. } => {
-            ShowRewrite::Grid(Grid::texts(&["Collation", "Charset", "Id", "Default", "Compiled", "Sortlen"]))
-        }
         ast::Statement::ShowVariable { variable } => {
             let words: Vec<String> = variable.iter().map(|word| word.value.to_lowercase()).collect();
             match words.first().map(String::as_str) {
                 Some("errors") => ShowRewrite::Grid(Grid::texts(&["Level", "Code", "Message"])),
-                Some("engines" | "plugins" | "status" | "triggers" | "events" | "privileges") => {
-                    ShowRewrite::Grid(Grid::texts(&["Name", "Status"]))
-                }
+                Some("status") => ShowRewrite::Grid(Grid::texts(&["Variable_name", "Value"])),
                 _ => return Err(Error::Unsupported(format!("SHOW {} is not supported", words.join(" ")))),
             }
         }
@@ -380,6 +433,15 @@ pub fn filter(parsed: &Parsed) -> Option<&ShowStatementFilter> {
             Some(filter)
         }
     }
+}
+
+/// Parses the condition of a SHOW statement.
+///
+/// # Errors
+/// It is no condition.
+pub fn condition(state: &SessionState, text: &str) -> Result<ShowStatementFilter, Error> {
+    let parsed = dialect::parse(state, &format!("SHOW TABLES WHERE {text}"))?;
+    filter(&parsed).cloned().ok_or_else(|| Error::Syntax(format!("{text} is not a condition")))
 }
 
 /// Returns the rows that pass the filter of a SHOW statement: a pattern of the first column, or a condition.

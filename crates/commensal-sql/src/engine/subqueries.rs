@@ -1,5 +1,5 @@
 //! Comparisons with subqueries and lists, in a form that DataFusion answers right: it loses NULLs in `x > ALL (…)` and
-//! `x = ANY (…)`, finds no row for `0 NOT IN (1, column)`, and takes a constant NULL for different from all rows.
+//! `x = ANY (…)`, and finds no row for `0 NOT IN (1, column)`.
 
 use super::mysql_functions::Fill;
 use datafusion::sql::sqlparser::ast::{BinaryOperator, Expr, Query, UnaryOperator, Visit, VisitMut, Visitor};
@@ -19,9 +19,6 @@ const ANY: &str = "CASE WHEN (SELECT count(*) FROM (SELECT 1) AS q(c)) = 0 THEN 
                    WHEN (SELECT count(*) - count(c) FROM (SELECT 1) AS q(c)) > 0 THEN NULL \
                    ELSE $1 < (SELECT bound(c) FROM (SELECT 1) AS q(c)) END";
 
-/// A constant that is not in the rows. A NULL is not among no rows only.
-const CONSTANT: &str = "$2 AND ($1 IS NOT NULL OR (SELECT count(*) FROM (SELECT 1) AS q(c)) = 0)";
-
 /// Rewrites a comparison with a subquery.
 pub fn change(expr: &mut Expr) {
     let other = match expr {
@@ -32,10 +29,6 @@ pub fn change(expr: &mut Expr) {
             let any = equal.reduce(|any, next| binary(&any, BinaryOperator::Or, &next));
             let not = |any| Expr::UnaryOp { op: UnaryOperator::Not, expr: Box::new(any) };
             any.map(|any| if *negated { not(any) } else { any })
-        }
-        Expr::InSubquery { expr: value, subquery, negated: true } if is_constant(value) => {
-            let not_in = Expr::InSubquery { expr: value.clone(), subquery: subquery.clone(), negated: true };
-            filled(CONSTANT, &[value.as_ref().clone(), not_in], subquery, None)
         }
         _ => None,
     };
@@ -55,39 +48,33 @@ fn compared(left: &Expr, op: &BinaryOperator, right: &Expr, all: bool) -> Option
     let Expr::Subquery(subquery) = right else { return None };
     match (op, all) {
         (Eq, false) | (NotEq, true) => {
-            let mut is_in =
-                Expr::InSubquery { expr: Box::new(left.clone()), subquery: subquery.clone(), negated: all };
-            change(&mut is_in);
-            Some(is_in)
+            let (expr, subquery) = (Box::new(left.clone()), subquery.clone());
+            Some(Expr::InSubquery { expr, subquery, negated: all })
         }
         (Gt | GtEq | Lt | LtEq, _) => {
             // Above all is above the greatest, below any is below the greatest.
             let greatest = matches!(op, Gt | GtEq) == all;
             let template = if all { ALL } else { ANY };
-            filled(template, std::slice::from_ref(left), subquery, Some((op, greatest)))
+            filled(template, left, subquery, op, greatest)
         }
         _ => None,
     }
 }
 
-/// Fills a template with values, a subquery for its rows, and an operator with the function that gives the row to compare with.
+/// Fills a template with a value, a subquery for its rows, an operator, and the function that gives the row to compare with.
 fn filled(
     template: &str,
-    values: &[Expr],
+    value: &Expr,
     subquery: &Query,
-    compared: Option<(&BinaryOperator, bool)>,
+    op: &BinaryOperator,
+    greatest: bool,
 ) -> Option<Expr> {
-    let text = match compared {
-        Some((op, greatest)) => {
-            let bound = if greatest { "max(c)" } else { "min(c)" };
-            template.replace("bound(c)", bound).replace("$1 <", &format!("$1 {op}"))
-        }
-        None => template.to_owned(),
-    };
+    let bound = if greatest { "max(c)" } else { "min(c)" };
+    let text = template.replace("bound(c)", bound).replace("$1 <", &format!("$1 {op}"));
     // Only the test of templates can fail here.
     let mut expr = Parser::new(&GenericDialect {}).try_with_sql(&text).ok()?.parse_expr().ok()?;
-    let _: ControlFlow<()> =
-        VisitMut::visit(&mut expr, &mut Fill { arguments: values, rows: Some(subquery) });
+    let arguments = std::slice::from_ref(value);
+    let _: ControlFlow<()> = VisitMut::visit(&mut expr, &mut Fill { arguments, rows: Some(subquery) });
     Some(Expr::Nested(Box::new(expr)))
 }
 
@@ -130,10 +117,6 @@ mod tests {
             ("a IN (1, 2)", vec!["a IN (1, 2)"]),
             ("1 IN (2, a)", vec!["((1) = (2))) OR (((1) = (a)))"]),
             ("a NOT IN (SELECT b FROM t)", vec!["a NOT IN (SELECT b FROM t)"]),
-            (
-                "NULL NOT IN (SELECT b FROM t)",
-                vec!["(NULL) IS NOT NULL OR (SELECT count(*) FROM (SELECT b FROM t) AS q (c)) = 0"],
-            ),
         ] {
             let mut expr = Parser::new(&Mysql).try_with_sql(sql).unwrap().parse_expr().unwrap();
             change(&mut expr);

@@ -4,6 +4,7 @@
 use super::Engine;
 use super::error::Error;
 use super::grid::{Grid, INT, REAL, TEXT, int, real, text};
+use super::mysql_tables;
 use super::query::Query;
 use crate::catalog::tables::{
     ACTIVE_TASKS, GROUPS, Kind, POLICIES, PRIVILEGES, READS, RESOURCE_USAGE, Table,
@@ -15,6 +16,7 @@ use datafusion::catalog::TableProvider;
 use datafusion::catalog::information_schema::INFORMATION_SCHEMA_TABLES;
 use datafusion::common::ScalarValue;
 use datafusion::datasource::MemTable;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// The backend number: there is one backend, this process.
@@ -78,9 +80,11 @@ impl<'a> System<'a> {
     /// Returns the names of all tables in `information_schema`, including DataFusion's.
     #[must_use]
     pub fn names() -> Vec<String> {
-        let ours = OURS.map(|table| table.name);
-        let theirs = INFORMATION_SCHEMA_TABLES.iter().copied();
-        ours.into_iter().chain(theirs).map(str::to_owned).collect()
+        let ours = OURS.iter().map(|table| table.name).chain(mysql_tables::names());
+        let all =
+            ours.chain(["statistics", "key_column_usage"]).chain(INFORMATION_SCHEMA_TABLES.iter().copied());
+        let all: BTreeSet<&str> = all.collect();
+        all.into_iter().map(str::to_owned).collect()
     }
 
     /// Whether this is the name of a table for workload groups.

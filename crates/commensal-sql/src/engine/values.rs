@@ -2,12 +2,14 @@
 //! that the planner replaces as soon as it knows the type.
 
 use super::functions::{
-    self, DOUBLE_OF_TEXT, MOMENT_OF_NUMBER, NUMBER_OF_DATE, NUMBER_OF_MOMENT, TEXT_OF_DOUBLE, WHOLE_OF_TEXT,
+    self, CLOCK_OF_MOMENT, CLOCK_OF_NUMBER, CLOCK_OF_TEXT, DOUBLE_OF_TEXT, MOMENT_OF_NUMBER, NUMBER_OF_CLOCK,
+    NUMBER_OF_DATE, NUMBER_OF_MOMENT, TEXT_OF_CLOCK, TEXT_OF_DOUBLE, WHOLE_OF_TEXT,
 };
+use super::kernels::is_extreme;
 use datafusion::arrow::datatypes::{DECIMAL128_MAX_PRECISION, DataType, Field, FieldRef, TimeUnit};
-use datafusion::common::{Result, ScalarValue, internal_err, plan_err};
+use datafusion::common::{Result, ScalarValue, internal_err, not_impl_err, plan_err};
 use datafusion::functions::expr_fn::to_char;
-use datafusion::functions::math::expr_fn::{ceil, floor};
+use datafusion::functions::math::expr_fn::{ceil, floor, round};
 use datafusion::logical_expr::simplify::{ExprSimplifyResult, SimplifyContext};
 use datafusion::logical_expr::{
     ColumnarValue, Expr, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
@@ -30,8 +32,14 @@ pub const DATETIME: &str = "__datetime";
 /// Name of the function that makes a value a date.
 pub const DATE: &str = "__date";
 
+/// Name of the function that makes a value a time without a date; NULL if it is none.
+pub const CLOCK: &str = "__clock";
+
 /// Name of the function that makes a value an integer.
 pub const SIGNED: &str = "__signed";
+
+/// Name of the function that makes a value a whole number for a parameter: a fraction is rounded.
+pub const WHOLE: &str = "__whole";
 
 /// Name of the function that rounds up; a decimal becomes an integer.
 pub const CEIL: &str = "__ceil";
@@ -48,15 +56,20 @@ const DIGITS: &str = "__digits";
 /// Returns the functions.
 #[must_use]
 pub fn functions() -> Vec<Arc<ScalarUDF>> {
-    let function = |name| {
-        let signature = Signature::any(1, Volatility::Immutable);
-        Arc::new(ScalarUDF::new_from_impl(Conversion { name, signature }))
-    };
-    let mut all =
-        [NUMBER, TEXT, EITHER, DATETIME, DATE, SIGNED, CEIL, FLOOR, UNSIGNED_ZERO].map(function).to_vec();
+    let mut all: Vec<_> =
+        [NUMBER, TEXT, EITHER, DATETIME, DATE, CLOCK, SIGNED, WHOLE, CEIL, FLOOR, UNSIGNED_ZERO]
+            .map(conversion)
+            .map(Arc::new)
+            .into();
     let signature = Signature::any(2, Volatility::Immutable);
     all.push(Arc::new(ScalarUDF::new_from_impl(Digits { signature })));
     all
+}
+
+/// Returns the function of this name.
+#[must_use]
+pub fn conversion(name: &'static str) -> ScalarUDF {
+    ScalarUDF::new_from_impl(Conversion { name, signature: Signature::any(1, Volatility::Immutable) })
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -65,16 +78,23 @@ struct Conversion {
     signature: Signature,
 }
 
-/// Whether values of a type are dates, with time or without.
+/// Whether values of a type are dates, with time or without, or times.
 #[must_use]
 pub fn is_temporal(kind: &DataType) -> bool {
-    matches!(kind, DataType::Date32 | DataType::Timestamp(..))
+    matches!(kind, DataType::Date32 | DataType::Timestamp(..)) || is_clock(kind)
+}
+
+/// Whether values of a type are times without a date.
+#[must_use]
+pub fn is_clock(kind: &DataType) -> bool {
+    matches!(kind, DataType::Duration(_) | DataType::Time32(_) | DataType::Time64(_))
 }
 
 /// Returns the type of [`number`].
 fn number_type(kind: &DataType) -> DataType {
     match kind {
-        DataType::Boolean | DataType::Date32 | DataType::Timestamp(..) => DataType::Int64,
+        DataType::Null | DataType::Boolean => DataType::Int64,
+        kind if is_temporal(kind) => DataType::Int64,
         // The opposite of the least number of 32 bits has 33.
         kind if kind.is_integer() && *kind != DataType::UInt64 => DataType::Int64,
         kind if is_text(kind) => DataType::Float64,
@@ -91,12 +111,57 @@ pub fn number(value: Expr, kind: &DataType) -> Expr {
         DataType::Timestamp(..) => {
             call(NUMBER_OF_MOMENT, value, DataType::Timestamp(TimeUnit::Microsecond, None))
         }
-        kind if is_text(kind) => match literal_number(&value) {
-            Some(number) => number,
-            None => call(DOUBLE_OF_TEXT, value, DataType::Utf8),
+        kind if is_clock(kind) => call(NUMBER_OF_CLOCK, clock(value, kind), functions::CLOCK),
+        kind if is_text(kind) => match value {
+            // The greatest number of texts, not the number in the greatest text.
+            Expr::ScalarFunction(mut function) if is_extreme(&function.func) => {
+                let number = |value| conversion(NUMBER).call(vec![value]);
+                function.args = function.args.into_iter().map(number).collect();
+                Expr::ScalarFunction(function)
+            }
+            value => match literal_number(&value) {
+                Some(number) => number,
+                None => call(DOUBLE_OF_TEXT, value, DataType::Utf8),
+            },
         },
         kind if number_type(kind) != *kind => cast(value, number_type(kind)),
         _ => value,
+    }
+}
+
+/// Rounds a number to a whole one.
+fn whole(value: Expr, kind: &DataType) -> Expr {
+    let value = if kind.is_integer() { value } else { round(vec![value]) };
+    cast(value, DataType::Int64)
+}
+
+/// Makes a value a time without a date; NULL if it is none.
+#[must_use]
+pub fn clock(value: Expr, kind: &DataType) -> Expr {
+    let call = |name, value, kind| functions::function(name).call(vec![cast(value, kind)]);
+    match kind {
+        DataType::Duration(_) | DataType::Null => cast(value, functions::CLOCK),
+        DataType::Time32(_) | DataType::Time64(_) => {
+            let micros = cast(cast(value, DataType::Time64(TimeUnit::Microsecond)), DataType::Int64);
+            cast(micros, functions::CLOCK)
+        }
+        DataType::Date32 | DataType::Timestamp(..) => {
+            call(CLOCK_OF_MOMENT, value, DataType::Timestamp(TimeUnit::Microsecond, None))
+        }
+        kind if is_text(kind) => call(CLOCK_OF_TEXT, value, DataType::Utf8),
+        _ => call(CLOCK_OF_NUMBER, value, DataType::Int64),
+    }
+}
+
+/// Makes a value a date, with time or without; NULL if it is none.
+#[must_use]
+pub fn moment(value: Expr, kind: &DataType, result: &DataType) -> Expr {
+    match kind.is_numeric() {
+        true => {
+            let moment = functions::function(MOMENT_OF_NUMBER).call(vec![cast(value, DataType::Int64)]);
+            cast(moment, result.clone())
+        }
+        false => try_cast(value, result.clone()),
     }
 }
 
@@ -160,12 +225,13 @@ impl ScalarUDFImpl for Conversion {
                 DataType::Float32 | DataType::Float64 => DataType::Float64,
                 _ => DataType::Int64,
             }),
-            [kind] if self.name == EITHER && kind.is_numeric() => Ok(kind.clone()),
+            [kind] if self.name == EITHER && kind.is_numeric() => Ok(DataType::Int64),
             [kind] if [TEXT, EITHER].contains(&self.name) && is_text(kind) => Ok(kind.clone()),
             [_] if [TEXT, EITHER].contains(&self.name) => Ok(DataType::Utf8),
             [_] => Ok(match self.name {
-                SIGNED => DataType::Int64,
+                SIGNED | WHOLE => DataType::Int64,
                 DATE => DataType::Date32,
+                CLOCK => functions::CLOCK,
                 _ => DataType::Timestamp(TimeUnit::Microsecond, None),
             }),
             _ => plan_err!("{} takes one argument", self.name),
@@ -183,22 +249,26 @@ impl ScalarUDFImpl for Conversion {
             kind if self.name == NUMBER => number(value, &kind),
             kind if self.name == UNSIGNED_ZERO => unsigned_zero(value, &kind),
             kind if [CEIL, FLOOR].contains(&self.name) => rounded(value, &kind, self.name),
+            kind if self.name == CLOCK => clock(value, &kind),
+            kind if is_clock(&kind) && [DATE, DATETIME].contains(&self.name) => {
+                return not_impl_err!("a time without a date is not a date");
+            }
             kind if is_temporal(&kind) && self.name == SIGNED => number(value, &kind),
-            kind if is_text(&kind) && self.name == SIGNED => {
+            kind if kind.is_numeric() && [WHOLE, EITHER].contains(&self.name) => whole(value, &kind),
+            kind if is_temporal(&kind) && self.name == WHOLE => number(value, &kind),
+            kind if is_text(&kind) && [SIGNED, WHOLE].contains(&self.name) => {
                 functions::function(WHOLE_OF_TEXT).call(vec![cast(value, DataType::Utf8)])
             }
-            kind if kind.is_numeric() && [DATE, DATETIME].contains(&self.name) => {
-                let moment = functions::function(MOMENT_OF_NUMBER).call(vec![cast(value, DataType::Int64)]);
-                cast(moment, result)
+            kind if self.name == DATETIME || ((kind.is_numeric() || is_text(&kind)) && self.name == DATE) => {
+                moment(value, &kind, &result)
             }
-            _ if self.name == DATETIME => try_cast(value, result),
-            _ if self.name == DATE || self.name == SIGNED => cast(value, result),
+            _ if [DATE, SIGNED, WHOLE].contains(&self.name) => cast(value, result),
             ref kind if is_text(kind) => value,
-            ref kind if self.name == EITHER && kind.is_numeric() => value,
             DataType::Boolean => cast(cast(value, DataType::Int64), DataType::Utf8),
             kind if kind.is_floating() => {
                 functions::function(TEXT_OF_DOUBLE).call(vec![cast(value, DataType::Float64)])
             }
+            kind if is_clock(&kind) => functions::function(TEXT_OF_CLOCK).call(vec![clock(value, &kind)]),
             // A fraction of a second only if there is one.
             DataType::Timestamp(..) => cast(to_char(value, lit("%Y-%m-%d %H:%M:%S%.f")), DataType::Utf8),
             _ => cast(value, DataType::Utf8),

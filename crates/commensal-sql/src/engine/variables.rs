@@ -134,7 +134,10 @@ impl Variables {
     pub fn set(&mut self, name: &str, value: Option<&str>) -> Result<(), Error> {
         let name = current(name);
         if name.starts_with('@') {
-            self.0.insert(name.to_owned(), value.unwrap_or("NULL").to_owned());
+            match value {
+                Some(value) => self.0.insert(name.to_owned(), value.to_owned()),
+                None => self.0.remove(name),
+            };
             return Ok(());
         }
         let Some((_, kind)) = known(name) else {
@@ -196,10 +199,20 @@ impl Variables {
         let names = KNOWN.iter().map(|(name, ..)| *name).chain(["wait_timeout"]);
         let mut all: Vec<(String, String)> = names
             .filter(|name| *name != "names" && matches(name))
-            .map(|name| (name.to_owned(), self.get(name).unwrap_or_default()))
+            .map(|name| (name.to_owned(), self.shown(name)))
             .collect();
         all.sort();
         all
+    }
+
+    /// The value in SHOW VARIABLES.
+    fn shown(&self, name: &str) -> String {
+        let value = self.get(name).unwrap_or_default();
+        match (known(current(name)), value.as_str()) {
+            (Some((_, Kind::Bit)), "1") => "ON".to_owned(),
+            (Some((_, Kind::Bit)), "0") => "OFF".to_owned(),
+            _ => value,
+        }
     }
 
     fn number(&self, name: &str) -> u64 {

@@ -206,6 +206,7 @@ fn failure(error: &Error) -> Failure {
         Error::NotOwner(_) => (1095, "HY000"),
         Error::ReadOnly => (1792, "25006"),
         Error::Unsupported(_) => (1235, "42000"),
+        Error::Range(_) => (1690, "22003"),
         Error::Cancelled => (1317, "70100"),
         Error::ExecutionTime => (3024, "HY000"),
         Error::Name(problem, _) => match problem {
@@ -218,6 +219,12 @@ fn failure(error: &Error) -> Failure {
             Problem::GroupFunction => (1111, "HY000"),
             Problem::Variable => (1193, "HY000"),
             Problem::Thread => (1094, "HY000"),
+            Problem::SystemTable => (1109, "42S02"),
+            Problem::Duplicate => (1060, "42S21"),
+            Problem::Columns => (1241, "21000"),
+            Problem::Rows => (1242, "21000"),
+            Problem::Widths => (1222, "21000"),
+            Problem::Parameters => (1582, "42000"),
         },
         _ => (1105, "HY000"),
     };

@@ -3,12 +3,12 @@
 use super::answer::{length, text};
 use super::days;
 use crate::engine::column_name;
-use crate::engine::functions::real;
+use crate::engine::functions::{clock_text, real};
 use datafusion::arrow::array::{Array, ArrayRef, AsArray, RecordBatch, StringArray};
 use datafusion::arrow::compute::cast;
 use datafusion::arrow::datatypes::{
-    DataType, Date32Type, Float32Type, Float64Type, Int64Type, Schema, Time64MicrosecondType, TimeUnit,
-    TimestampMicrosecondType, UInt64Type,
+    DataType, Date32Type, DurationMicrosecondType, Float32Type, Float64Type, Int64Type, Schema,
+    Time64MicrosecondType, TimeUnit, TimestampMicrosecondType, UInt64Type,
 };
 use datafusion::arrow::error::ArrowError;
 use datafusion::arrow::util::display::{ArrayFormatter, FormatOptions};
@@ -39,6 +39,8 @@ enum Kind {
     /// Number of digits of the fraction of a second.
     Moment(u8),
     TimeOfDay(u8),
+    /// A time of any number of hours, which may be negative.
+    Clock,
     Bytes,
     Text,
 }
@@ -90,6 +92,7 @@ fn kind(of: &DataType) -> Kind {
         DataType::Date32 | DataType::Date64 => Kind::Date,
         DataType::Timestamp(unit, _) => Kind::Moment(digits(*unit)),
         DataType::Time32(unit) | DataType::Time64(unit) => Kind::TimeOfDay(digits(*unit)),
+        DataType::Duration(_) => Kind::Clock,
         DataType::Binary | DataType::LargeBinary | DataType::BinaryView | DataType::FixedSizeBinary(_) => {
             Kind::Bytes
         }
@@ -125,6 +128,7 @@ impl Column {
             Kind::Date => 10,
             Kind::Moment(digits) => 19 + point(digits),
             Kind::TimeOfDay(digits) => 10 + point(digits),
+            Kind::Clock => 17,
             Kind::Bytes | Kind::Text => 1_024,
         };
         Column { name: name.to_owned(), kind, width }
@@ -143,6 +147,7 @@ impl Column {
             Kind::Date => (10, BINARY, BYTES, 0),
             Kind::Moment(digits) => (12, BINARY, BYTES, digits),
             Kind::TimeOfDay(digits) => (11, BINARY, BYTES, digits),
+            Kind::Clock => (11, BINARY, BYTES, 6),
             Kind::Bytes => (252, BINARY, BYTES, 0),
             Kind::Text => (253, TEXT, 0, 0),
         };
@@ -204,6 +209,7 @@ fn ready(array: &ArrayRef) -> Result<(Kind, ArrayRef), ArrowError> {
         Kind::Date => DataType::Date32,
         Kind::Moment(_) => DataType::Timestamp(TimeUnit::Microsecond, None),
         Kind::TimeOfDay(_) => DataType::Time64(TimeUnit::Microsecond),
+        Kind::Clock => DataType::Duration(TimeUnit::Microsecond),
         Kind::Bytes => DataType::Binary,
         Kind::Text if matches!(array.data_type(), DataType::LargeUtf8 | DataType::Utf8View) => DataType::Utf8,
         Kind::Text if *array.data_type() == DataType::Utf8 => return Ok((kind, array.clone())),
@@ -269,6 +275,7 @@ fn as_text(kind: Kind, array: &ArrayRef, row: usize, to: &mut Vec<u8>) {
         Kind::TimeOfDay(digits) => {
             days::time(array.as_primitive::<Time64MicrosecondType>().value(row), digits)
         }
+        Kind::Clock => clock_text(array.as_primitive::<DurationMicrosecondType>().value(row)),
         Kind::Bytes => return text(to, array.as_binary::<i32>().value(row)),
         Kind::Nothing | Kind::Decimal(_) | Kind::Text => {
             return text(to, array.as_string::<i32>().value(row).as_bytes());
@@ -303,6 +310,14 @@ fn as_binary(kind: Kind, array: &ArrayRef, row: usize, to: &mut Vec<u8>) {
             // The sign (not negative), then the number of days (0).
             to.extend([0; 5]);
             to.extend(days::time_bytes(array.as_primitive::<Time64MicrosecondType>().value(row)));
+        }
+        Kind::Clock => {
+            let micros = array.as_primitive::<DurationMicrosecondType>().value(row);
+            let (days, of_day) = (micros.abs() / days::MICROS, micros.abs() % days::MICROS);
+            length(to, 12);
+            to.push(u8::from(micros < 0));
+            to.extend(u32::try_from(days).unwrap_or(u32::MAX).to_le_bytes());
+            to.extend(days::time_bytes(of_day));
         }
         Kind::Bytes | Kind::Nothing | Kind::Decimal(_) | Kind::Text => as_text(kind, array, row, to),
     }

@@ -215,6 +215,25 @@ impl Cursor {
     }
 }
 
+impl Cursor {
+    /// Consumes all tokens that are left, and returns them as text.
+    pub fn rest(&mut self) -> String {
+        self.rest_with(|_| None)
+    }
+
+    /// The same, with other names in place of some words.
+    pub fn rest_with<'a>(&mut self, name: impl Fn(&str) -> Option<&'a str>) -> String {
+        let tokens = self.tokens.split_off(self.at.min(self.tokens.len()));
+        let written = |(token, _): &(Token, Location)| match token {
+            Token::Word(word) => {
+                name(&word.value).map_or_else(|| token.to_string(), |name| format!("`{name}`"))
+            }
+            token => token.to_string(),
+        };
+        tokens.iter().map(written).collect::<Vec<_>>().join(" ")
+    }
+}
+
 /// Formats a token for a message, without the content of quotes.
 fn shown(token: &Token) -> String {
     match token {

@@ -30,14 +30,16 @@ pub(super) fn statement(cursor: &mut Cursor) -> Result<Option<Statement>, Syntax
         let user = if cursor.take(&["FOR"]) { Some(cursor.name("the name of a user")?) } else { None };
         Statement::ShowProperty { user, like: cursor.like()? }
     } else if shows_variables(cursor) {
-        Statement::ShowVariables { like: cursor.like()? }
+        let like = cursor.like()?;
+        let condition = (like.is_none() && cursor.take(&["WHERE"])).then(|| cursor.rest());
+        Statement::ShowVariables { like, condition }
     } else {
         return Ok(None);
     };
     Ok(Some(statement))
 }
 
-/// Consumes `SHOW [GLOBAL|SESSION] VARIABLES`, unless `WHERE` follows: the query engine executes that form.
+/// Consumes `SHOW [GLOBAL|SESSION] VARIABLES`.
 fn shows_variables(cursor: &mut Cursor) -> bool {
     let spellings: [&[&str]; 4] = [
         &["SHOW", "VARIABLES"],
@@ -45,10 +47,7 @@ fn shows_variables(cursor: &mut Cursor) -> bool {
         &["SHOW", "SESSION", "VARIABLES"],
         &["SHOW", "LOCAL", "VARIABLES"],
     ];
-    spellings.into_iter().any(|words| {
-        let filtered: Vec<&str> = words.iter().copied().chain(["WHERE"]).collect();
-        !cursor.comes(&filtered) && cursor.take(words)
-    })
+    spellings.into_iter().any(|words| cursor.take(words))
 }
 
 fn set(cursor: &mut Cursor) -> Result<Statement, SyntaxError> {

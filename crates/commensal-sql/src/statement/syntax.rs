@@ -128,10 +128,12 @@ pub enum Statement {
     SetTransaction,
     /// `UNSET VARIABLE name` and `UNSET VARIABLE ALL` (no name).
     UnsetVariable(Option<String>),
-    /// `SHOW [GLOBAL|SESSION] VARIABLES [LIKE 'pattern']`.
+    /// `SHOW [GLOBAL|SESSION] VARIABLES [LIKE 'pattern' | WHERE condition]`.
     ShowVariables {
         /// SQL pattern for the name.
         like: Option<String>,
+        /// Condition on the columns, as written.
+        condition: Option<String>,
     },
     /// `ADMIN SET [ALL] FRONTEND[S] CONFIG ("key" = "value")`.
     AdminSetConfig(Properties),

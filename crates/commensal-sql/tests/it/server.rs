@@ -20,5 +20,6 @@ pub(crate) mod process;
 mod queries;
 mod remote;
 mod shapes;
+mod shows;
 pub(crate) mod tls;
 mod wire;

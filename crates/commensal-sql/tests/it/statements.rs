@@ -272,9 +272,57 @@ fn sessions() {
     check("kill query '4a-7'", &Statement::Kill(Kill::QueryId("4a-7".to_owned())));
     check("show processlist", &Statement::ShowProcesslist { full: false });
     check("SHOW FULL PROCESSLIST", &Statement::ShowProcesslist { full: true });
-    check("show session variables like 'x%'", &Statement::ShowVariables { like: Some("x%".to_owned()) });
+    check(
+        "show session variables like 'x%'",
+        &Statement::ShowVariables { like: Some("x%".to_owned()), condition: None },
+    );
+    let condition = Some("variable_name = 'x'".to_owned());
+    check("show variables where variable_name = 'x'", &Statement::ShowVariables { like: None, condition });
     check("", &Statement::Empty);
     check(" ; -- nothing", &Statement::Empty);
+}
+
+#[test]
+fn statements_of_mysql_clients_become_queries() {
+    for (sql, want) in [
+        ("desc t id", "SHOW COLUMNS FROM `t` LIKE 'id'"),
+        ("describe `a b` 'i%'", "SHOW COLUMNS FROM `a b` LIKE 'i%'"),
+        ("explain t", "DESCRIBE `t`"),
+        ("desc t", "desc t"),
+        ("explain select 1", "explain select 1"),
+        (
+            "show charset like 'u''%'",
+            "SELECT * FROM (SELECT `CHARACTER_SET_NAME` AS `Charset`, `DESCRIPTION` AS `Description`, \
+             `DEFAULT_COLLATE_NAME` AS `Default collation`, `MAXLEN` AS `Maxlen` FROM information_schema.character_sets) \
+             AS shown WHERE `Charset` LIKE 'u''%'",
+        ),
+    ] {
+        let Ok(Statement::PassedOn(passed)) = parse(sql) else { panic!("{sql}: {:?}", parse(sql)) };
+        assert_eq!(passed.text, want, "{sql}");
+    }
+    for (sql, part) in [
+        (
+            "show index from t",
+            "FROM `t` LIMIT 0) AS one) = 0 AND TABLE_SCHEMA = database() AND TABLE_NAME = 't')",
+        ),
+        (
+            "show keys in d.t",
+            "FROM `d`.`t` LIMIT 0) AS one) = 0 AND TABLE_SCHEMA = 'd' AND TABLE_NAME = 't')",
+        ),
+        ("show indexes from t from `d`", "AND TABLE_SCHEMA = 'd' AND TABLE_NAME = 't')"),
+        (
+            "show table status from d where `Name` = 'x'",
+            "WHERE TABLE_SCHEMA = 'd') AS shown WHERE `Name` = 'x'",
+        ),
+        ("show table status", "WHERE TABLE_SCHEMA = database()) AS shown"),
+        (
+            "show procedure status where db = 'd'",
+            "WHERE ROUTINE_TYPE = 'PROCEDURE') AS shown WHERE `Db` = 'd'",
+        ),
+    ] {
+        let Ok(Statement::PassedOn(passed)) = parse(sql) else { panic!("{sql}: {:?}", parse(sql)) };
+        assert!(passed.text.contains(part), "{sql}: {}", passed.text);
+    }
 }
 
 #[test]
@@ -318,7 +366,6 @@ fn the_rest_is_handed_on_untouched() {
         "create table workload (a int)",
         "drop table if exists `group`",
         "show tables",
-        "show variables where variable_name = 'x'",
         "explain select 1",
         "desc function s3(\"URI\" = \"https://bucketname/1kw.tsv\")",
         "alter table t add column kill int",

@@ -1,8 +1,8 @@
-//! Functions of dates and times. A time without a date is a text, `[-]HH:MM:SS`.
+//! Functions of dates and times.
 
-use super::row::ArgumentKind::{Date, DateOrMoment, Moment, Text, Whole};
+use super::row::ArgumentKind::{Clock, ClockOrMoment, Date, DateOrMoment, Double, Moment, Text, Whole};
 use super::row::{CellValue, RowFunction, date_of};
-use chrono::{Datelike, Months, NaiveDate, NaiveDateTime, TimeDelta, Timelike};
+use chrono::{Datelike, Months, NaiveDate, NaiveDateTime, NaiveTime, TimeDelta, Timelike};
 use std::fmt::Write;
 
 /// Name of the function that adds to a date, or to a date with time, what leaves a date a date: `(date, number, unit, sign)`.
@@ -21,6 +21,24 @@ pub const NUMBER_OF_DATE: &str = "__number_of_date";
 pub const NUMBER_OF_MOMENT: &str = "__number_of_moment";
 /// Name of the function that reads a date with time from a number.
 pub const MOMENT_OF_NUMBER: &str = "__moment_of_number";
+/// Name of the function that makes the number 123456 of the time 12:34:56.
+pub const NUMBER_OF_CLOCK: &str = "__number_of_clock";
+/// Name of the function that makes a text of a time.
+pub const TEXT_OF_CLOCK: &str = "__text_of_clock";
+/// Name of the function that cuts the fraction of a second off a time.
+pub const SECONDS: &str = "__seconds";
+/// Name of the function that gives the time of a date with time.
+pub const CLOCK_OF_MOMENT: &str = "__clock_of_moment";
+/// Name of the function that reads a time from a text.
+pub const CLOCK_OF_TEXT: &str = "__clock_of_text";
+/// Name of the function for `STR_TO_DATE` with a format that has no time: `(text, format)`.
+pub const DATE_OF_TEXT: &str = "__date_of_text";
+/// The same with a format that has one.
+pub const MOMENT_OF_TEXT: &str = "__moment_of_text";
+/// The same with a format that has only a time.
+pub const CLOCK_OF_FORMAT: &str = "__clock_of_format";
+/// Name of the function that reads a time from a number.
+pub const CLOCK_OF_NUMBER: &str = "__clock_of_number";
 
 /// Units of time.
 pub const SIMPLE_UNITS: [&str; 9] =
@@ -43,8 +61,10 @@ pub const COMPOUND_UNITS: [&str; 11] = [
 
 /// Days from year 0 to the first day of year 1, which chrono counts as day 1.
 const DAYS_OF_YEAR_0: i64 = 365;
-/// The longest time without a date, 838:59:59, in seconds.
-const LONGEST_TIME: i64 = 838 * 3600 + 59 * 60 + 59;
+/// Microseconds of a second.
+const SECOND: i64 = 1_000_000;
+/// The longest time without a date, 838:59:59.
+const LONGEST_TIME: i64 = (838 * 3600 + 59 * 60 + 59) * SECOND;
 
 pub(super) const ROWS: &[RowFunction] = &[
     RowFunction::new(MOVED_BY_DAYS, &[DateOrMoment, Text, Text, Whole], DateOrMoment, moved),
@@ -89,26 +109,63 @@ pub(super) const ROWS: &[RowFunction] = &[
         let date = NaiveDate::from_num_days_from_ce_opt(i32::try_from(of[0].whole() - DAYS_OF_YEAR_0).ok()?)?;
         is_date(date).then_some(CellValue::Date(date))
     }),
-    RowFunction::new("addtime", &[Moment, Text], Moment, |of| add_time(of, 1)),
-    RowFunction::new("subtime", &[Moment, Text], Moment, |of| add_time(of, -1)),
+    RowFunction::new("addtime", &[ClockOrMoment, Clock], ClockOrMoment, |of| add_time(of, 1)),
+    RowFunction::new("subtime", &[ClockOrMoment, Clock], ClockOrMoment, |of| add_time(of, -1)),
     RowFunction::new("timestamp", &[Moment], Moment, |of| Some(CellValue::Moment(of[0].moment()))),
-    RowFunction::new("timestamp", &[Moment, Text], Moment, |of| add_time(of, 1)),
-    RowFunction::new("time", &[Moment], Text, |of| {
-        Some(time_text(i64::from(of[0].moment().num_seconds_from_midnight())).into())
+    RowFunction::new("timestamp", &[Moment, Clock], Moment, |of| add_time(of, 1)),
+    RowFunction::new("time", &[Clock], Clock, |of| Some(CellValue::Clock(of[0].clock()))),
+    RowFunction::new("timediff", &[ClockOrMoment, ClockOrMoment], Clock, |of| {
+        let micros = match (point(&of[0])?, point(&of[1])?) {
+            (Point::Clock(one), Point::Clock(other)) => one.checked_sub(other)?,
+            (Point::Moment(one), Point::Moment(other)) => (one - other).num_microseconds()?,
+            _ => return None,
+        };
+        Some(CellValue::Clock(micros.clamp(-LONGEST_TIME, LONGEST_TIME)))
     }),
-    RowFunction::new("timediff", &[Moment, Moment], Text, |of| {
-        Some(time_text((of[0].moment() - of[1].moment()).num_seconds()).into())
+    RowFunction::new("sec_to_time", &[Double], Clock, |of| {
+        let micros = (of[0].double() * SECOND as f64).round() as i64;
+        Some(CellValue::Clock(micros.clamp(-LONGEST_TIME, LONGEST_TIME)))
     }),
-    RowFunction::new("sec_to_time", &[Whole], Text, |of| Some(time_text(of[0].whole()).into())),
-    RowFunction::new("maketime", &[Whole, Whole, Whole], Text, |of| {
-        let [hour, minute, second] = [0, 1, 2].map(|at| of[at].whole());
-        let fits = (0..60).contains(&minute) && (0..60).contains(&second);
-        let seconds = hour.saturating_abs().saturating_mul(3600).saturating_add(minute * 60 + second);
-        fits.then(|| time_text(if hour < 0 { -seconds } else { seconds }).into())
+    RowFunction::new("maketime", &[Whole, Whole, Double], Clock, |of| {
+        let (hour, minute, second) = (of[0].whole(), of[1].whole(), of[2].double());
+        if !(0..60).contains(&minute) || !(0.0..60.0).contains(&second) {
+            return None;
+        }
+        let seconds = hour.saturating_abs().saturating_mul(3600).saturating_add(minute * 60);
+        let micros = seconds.saturating_mul(SECOND).saturating_add((second * SECOND as f64).round() as i64);
+        let micros = micros.min(LONGEST_TIME);
+        Some(CellValue::Clock(if hour < 0 { -micros } else { micros }))
     }),
-    RowFunction::new("time_to_sec", &[Text], Whole, |of| seconds_of_time(of[0].text()).map(CellValue::from)),
-    RowFunction::new("time_format", &[Text, Text], Text, |of| {
-        time_formatted(of[0].text(), of[1].text()).map(CellValue::from)
+    RowFunction::new("time_to_sec", &[Clock], Whole, |of| Some((of[0].clock() / SECOND).into())),
+    RowFunction::new("time_format", &[Clock, Text], Text, |of| {
+        time_formatted(of[0].clock(), of[1].text()).map(CellValue::from)
+    }),
+    RowFunction::new("hour", &[Clock], Whole, |of| Some((of[0].clock().abs() / SECOND / 3600).into())),
+    RowFunction::new("minute", &[Clock], Whole, |of| Some((of[0].clock().abs() / SECOND / 60 % 60).into())),
+    RowFunction::new("second", &[Clock], Whole, |of| Some((of[0].clock().abs() / SECOND % 60).into())),
+    RowFunction::new("microsecond", &[Clock], Whole, |of| Some((of[0].clock().abs() % SECOND).into())),
+    RowFunction::new(NUMBER_OF_CLOCK, &[Clock], Whole, |of| {
+        let seconds = of[0].clock() / SECOND;
+        Some((seconds / 3600 * 10_000 + seconds / 60 % 60 * 100 + seconds % 60).into())
+    }),
+    RowFunction::new(TEXT_OF_CLOCK, &[Clock], Text, |of| Some(clock_text(of[0].clock()).into())),
+    RowFunction::new(SECONDS, &[Clock], Clock, |of| Some(CellValue::Clock(of[0].clock() / SECOND * SECOND))),
+    RowFunction::new(CLOCK_OF_MOMENT, &[Moment], Clock, |of| {
+        Some(CellValue::Clock((of[0].moment().time() - NaiveTime::MIN).num_microseconds()?))
+    }),
+    RowFunction::new(CLOCK_OF_TEXT, &[Text], Clock, |of| clock_of_text(of[0].text()).map(CellValue::Clock)),
+    RowFunction::new(CLOCK_OF_NUMBER, &[Whole], Clock, |of| {
+        clock_of_number(of[0].whole()).map(CellValue::Clock)
+    }),
+    RowFunction::new(DATE_OF_TEXT, &[Text, Text], Date, |of| {
+        read(of[0].text(), of[1].text()).map(|moment| CellValue::Date(moment.date()))
+    }),
+    RowFunction::new(CLOCK_OF_FORMAT, &[Text, Text], Clock, |of| {
+        let moment = read(of[0].text(), of[1].text())?;
+        Some(CellValue::Clock((moment.time() - NaiveTime::MIN).num_microseconds()?))
+    }),
+    RowFunction::new(MOMENT_OF_TEXT, &[Text, Text], Moment, |of| {
+        read(of[0].text(), of[1].text()).map(CellValue::Moment)
     }),
     RowFunction::new("period_add", &[Whole, Whole], Whole, |of| {
         Some(period_of(months_of_period(of[0].whole()) + of[1].whole()).into())
@@ -298,50 +355,100 @@ fn between(unit: &str, from: NaiveDateTime, to: NaiveDateTime) -> Option<i64> {
     })
 }
 
-/// A number of seconds as a time without a date.
-fn time_text(seconds: i64) -> String {
-    let sign = if seconds < 0 { "-" } else { "" };
-    let seconds = seconds.saturating_abs().min(LONGEST_TIME);
-    format!("{sign}{:02}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
+/// Microseconds as a time without a date, `[-]HH:MM:SS`, with the fraction of a second if there is one.
+#[must_use]
+pub fn clock_text(micros: i64) -> String {
+    let sign = if micros < 0 { "-" } else { "" };
+    let micros = micros.saturating_abs();
+    let (seconds, fraction) = (micros / SECOND, micros % SECOND);
+    let whole = format!("{sign}{:02}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60);
+    if fraction == 0 { whole } else { format!("{whole}.{fraction:06}") }
 }
 
-/// The seconds of `[-][days ]H:MM[:SS[.fraction]]`, also after a date.
-fn seconds_of_time(text: &str) -> Option<i64> {
+/// Reads HHMMSS.
+fn clock_of_number(number: i64) -> Option<i64> {
+    let of = number.unsigned_abs();
+    let seconds = of / 10_000 * 3600 + of / 100 % 100 * 60 + of % 100;
+    let micros = i64::try_from(seconds).ok()?.checked_mul(SECOND)?.min(LONGEST_TIME);
+    (of % 100 < 60 && of / 100 % 100 < 60).then_some(if number < 0 { -micros } else { micros })
+}
+
+/// Reads `[-][days ]H:MM[:SS[.fraction]]` and HHMMSS, also after a date.
+fn clock_of_text(text: &str) -> Option<i64> {
     let text = text.trim();
     let (sign, text) = text.strip_prefix('-').map_or((1, text), |text| (-1, text));
-    let (days, clock) = match text.split_once(' ') {
+    let (days, clock) = match text.split_once([' ', 'T']) {
         Some((date, clock)) if date.contains('-') => (0, clock),
         Some((days, clock)) => (days.parse::<i64>().ok()?, clock),
+        None if moment_of_text(text).is_some() => (0, "0"),
         None => (0, text),
     };
-    let clock = clock.split('.').next()?;
+    let (clock, fraction) = clock.split_once('.').unwrap_or((clock, ""));
     let parts: Option<Vec<i64>> = clock.split(':').map(|part| part.parse().ok()).collect();
+    let of_hours = |hours: i64| hours.min(LONGEST_TIME) * 3600;
     let seconds = match parts?.as_slice() {
-        [hours, minutes, seconds] if *minutes < 60 && *seconds < 60 => hours * 3600 + minutes * 60 + seconds,
-        [hours, minutes] if *minutes < 60 => hours * 3600 + minutes * 60,
-        // HHMMSS without colons.
-        [number] => number / 10_000 * 3600 + number / 100 % 100 * 60 + number % 100,
+        [hours, minutes, seconds] if *minutes < 60 && *seconds < 60 => {
+            of_hours(*hours) + minutes * 60 + seconds
+        }
+        [hours, minutes] if *minutes < 60 => of_hours(*hours) + minutes * 60,
+        [number] => clock_of_number(*number)? / SECOND,
         _ => return None,
     };
-    Some(sign * (days * 86_400 + seconds))
+    let fraction: i64 = format!("{fraction:0<6}").get(..6)?.parse().ok()?;
+    let micros =
+        days.checked_mul(86_400)?.checked_add(seconds)?.checked_mul(SECOND)?.checked_add(fraction)?;
+    Some(sign * micros.min(LONGEST_TIME))
+}
+
+/// A time without a date, or with one.
+enum Point {
+    Clock(i64),
+    Moment(NaiveDateTime),
+}
+
+fn point(of: &CellValue<'_>) -> Option<Point> {
+    Some(match of {
+        CellValue::Clock(micros) => Point::Clock(*micros),
+        CellValue::Text(text) => match moment_of_text(text) {
+            Some(moment) => Point::Moment(moment),
+            None => Point::Clock(clock_of_text(text)?),
+        },
+        other => Point::Moment(other.moment()),
+    })
+}
+
+fn moment_of_text(text: &str) -> Option<NaiveDateTime> {
+    let text = text.trim();
+    let moment = NaiveDateTime::parse_from_str(text, "%Y-%m-%d %H:%M:%S%.f").ok();
+    moment.or_else(|| Some(NaiveDate::parse_from_str(text, "%Y-%m-%d").ok()?.into()))
 }
 
 fn add_time(of: &[CellValue<'_>], sign: i64) -> Option<CellValue<'static>> {
-    let moved =
-        of[0].moment().checked_add_signed(TimeDelta::seconds(sign * seconds_of_time(of[1].text())?))?;
-    is_date(moved.date()).then_some(CellValue::Moment(moved))
+    let by = sign * of[1].clock();
+    let is_text = matches!(of[0], CellValue::Text(_));
+    match point(&of[0])? {
+        Point::Clock(micros) => {
+            let micros = micros.checked_add(by)?.clamp(-LONGEST_TIME, LONGEST_TIME);
+            Some(if is_text { clock_text(micros).into() } else { CellValue::Clock(micros) })
+        }
+        Point::Moment(moment) => {
+            let moved = moment.checked_add_signed(TimeDelta::microseconds(by))?;
+            let text = || moved.format("%Y-%m-%d %H:%M:%S%.f").to_string();
+            is_date(moved.date()).then(|| if is_text { text().into() } else { CellValue::Moment(moved) })
+        }
+    }
 }
 
 /// Like [`formatted`], for a time of any number of hours.
-fn time_formatted(time: &str, format: &str) -> Option<String> {
-    let seconds = seconds_of_time(time)?;
-    let sign = if seconds < 0 { "-" } else { "" };
-    let seconds = seconds.saturating_abs();
+fn time_formatted(micros: i64, format: &str) -> Option<String> {
+    let sign = if micros < 0 { "-" } else { "" };
+    let (seconds, fraction) = (micros.saturating_abs() / SECOND, micros.saturating_abs() % SECOND);
     let hours = seconds / 3600;
-    let clock = date_of(0)?.and_hms_opt(
+    let clock = date_of(0)?.and_hms_micro_opt(
         u32::try_from(hours % 24).ok()?,
         u32::try_from(seconds / 60 % 60).ok()?,
         u32::try_from(seconds % 60).ok()?,
+        u32::try_from(fraction).ok()?,
     )?;
     let format = format.replace("%H", &format!("{sign}{hours:02}")).replace("%k", &format!("{sign}{hours}"));
     Some(formatted(clock, &format))
@@ -408,6 +515,121 @@ fn formatted(of: NaiveDateTime, format: &str) -> String {
         };
     }
     text
+}
+
+/// Whether a format of `STR_TO_DATE` has parts of a date and parts of a time; `None` if it has parts that are not
+/// supported.
+#[must_use]
+pub fn read_parts(format: &str) -> Option<(bool, bool)> {
+    let (mut has_date, mut has_time) = (false, false);
+    let mut letters = format.chars();
+    while let Some(letter) = letters.next() {
+        if letter != '%' {
+            continue;
+        }
+        match letters.next()? {
+            'Y' | 'y' | 'm' | 'c' | 'd' | 'e' | 'M' | 'b' | 'j' => has_date = true,
+            'H' | 'k' | 'h' | 'I' | 'l' | 'i' | 's' | 'S' | 'f' | 'p' | 'T' | 'r' => has_time = true,
+            'D' | 'U' | 'u' | 'V' | 'v' | 'X' | 'x' | 'w' | '#' | '.' | '@' => return None,
+            _ => {}
+        }
+    }
+    Some((has_date, has_time))
+}
+
+/// Takes at most so many digits from the beginning of a text.
+fn digits(text: &mut &str, most: usize) -> Option<u32> {
+    let count = text.bytes().take(most).take_while(u8::is_ascii_digit).count();
+    let (number, rest) = text.split_at(count);
+    *text = rest;
+    number.parse().ok()
+}
+
+/// Takes one of these names, or its first three letters, from the beginning of a text; its position from 1.
+fn name(text: &mut &str, names: &[&str], is_short: bool) -> Option<u32> {
+    let (at, length) = names.iter().enumerate().find_map(|(at, name)| {
+        let length = if is_short { 3 } else { name.len() };
+        let same = text.get(..length)?.eq_ignore_ascii_case(name.get(..length)?);
+        same.then_some((at, length))
+    })?;
+    *text = text.get(length..)?;
+    u32::try_from(at + 1).ok()
+}
+
+const MONTHS: [&str; 12] = [
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+];
+const DAYS: [&str; 7] = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"];
+
+/// `STR_TO_DATE`: what is behind the format is left out.
+fn read(text: &str, format: &str) -> Option<NaiveDateTime> {
+    let (mut year, mut month, mut day, mut of_year) = (None, None, None, None);
+    let [mut hour, mut minute, mut second, mut micros] = [0_u32; 4];
+    let mut is_afternoon = None;
+    let format = format.replace("%T", "%H:%i:%s").replace("%r", "%I:%i:%s %p");
+    let (mut rest, mut letters) = (text, format.chars());
+    while let Some(letter) = letters.next() {
+        if letter.is_whitespace() {
+            rest = rest.trim_start();
+            continue;
+        }
+        if letter != '%' {
+            rest = rest.strip_prefix(letter)?;
+            continue;
+        }
+        let kind = letters.next()?;
+        if kind != '%' {
+            rest = rest.trim_start();
+        }
+        match kind {
+            'Y' => year = Some(digits(&mut rest, 4)?),
+            'y' => year = digits(&mut rest, 2).map(|year| if year < 70 { year + 2000 } else { year + 1900 }),
+            'm' | 'c' => month = Some(digits(&mut rest, 2)?),
+            'd' | 'e' => day = Some(digits(&mut rest, 2)?),
+            'j' => of_year = Some(digits(&mut rest, 3)?),
+            'M' => month = Some(name(&mut rest, &MONTHS, false)?),
+            'b' => month = Some(name(&mut rest, &MONTHS, true)?),
+            'W' => {
+                name(&mut rest, &DAYS, false)?;
+            }
+            'a' => {
+                name(&mut rest, &DAYS, true)?;
+            }
+            'H' | 'k' => hour = digits(&mut rest, 2)?,
+            'h' | 'I' | 'l' => hour = digits(&mut rest, 2).filter(|hour| (1..=12).contains(hour))?,
+            'i' => minute = digits(&mut rest, 2)?,
+            's' | 'S' => second = digits(&mut rest, 2)?,
+            'f' => {
+                let before = rest.len();
+                let number = digits(&mut rest, 6)?;
+                micros = number * 10_u32.pow(u32::try_from(6 - (before - rest.len())).ok()?);
+            }
+            'p' => is_afternoon = Some(name(&mut rest, &["AM", "PM"], false)? == 2),
+            letter => rest = rest.strip_prefix(letter)?,
+        }
+    }
+    if let Some(is_afternoon) = is_afternoon {
+        hour = hour % 12 + if is_afternoon { 12 } else { 0 };
+    }
+    let year = || i32::try_from(year?).ok();
+    let date = match (of_year, read_parts(&format)?) {
+        // A time without a date.
+        (_, (false, _)) => date_of(0)?,
+        (Some(day), _) => NaiveDate::from_yo_opt(year()?, day)?,
+        (None, _) => NaiveDate::from_ymd_opt(year()?, month?, day?)?,
+    };
+    date.and_hms_micro_opt(hour, minute, second, micros)
 }
 
 /// The English suffix of a day: 1st, 2nd, 3rd, 4th.

@@ -65,6 +65,36 @@ fn number(text: &str, has_fraction: bool) -> &str {
     &text[..end]
 }
 
+/// Returns the number at the beginning of a text as a decimal with so many digits after the point, rounded half away from
+/// zero, and the greatest one if it is too large.
+pub fn decimal_of_text(text: &str, scale: u8) -> i128 {
+    let number = number(text, true);
+    let (mantissa, exponent) = number.split_once(['e', 'E']).unwrap_or((number, "0"));
+    let (is_negative, mantissa) = match mantissa.strip_prefix('-') {
+        Some(mantissa) => (true, mantissa),
+        None => (false, mantissa.trim_start_matches('+')),
+    };
+    let (before, after) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let digit = |byte: u8| i128::from(byte - b'0');
+    // Beyond these exponents the decimal is the greatest, or zero.
+    let exponent = exponent.parse::<i64>().unwrap_or(0).clamp(-1_000, 1_000);
+    let kept = length(before.len()) + exponent + i64::from(scale);
+    let Ok(kept) = usize::try_from(kept) else { return 0 };
+    let mut digits = before.bytes().chain(after.bytes()).map(digit).chain(std::iter::repeat(0));
+    let mut value = 0_i128;
+    for _ in 0..kept {
+        value = value.saturating_mul(10).saturating_add(digits.next().unwrap_or(0));
+    }
+    if digits.next().is_some_and(|next| next >= 5) {
+        value = value.saturating_add(1);
+    }
+    if is_negative { -value } else { value }
+}
+
+fn length(of: usize) -> i64 {
+    i64::try_from(of).unwrap_or(i64::MAX)
+}
+
 fn double(text: &str) -> f64 {
     // Beyond all limits it is the largest number, as in MySQL.
     number(text, true).parse().map_or(0.0, |number: f64| number.clamp(f64::MIN, f64::MAX))
@@ -83,6 +113,9 @@ fn whole(text: &str) -> i64 {
 fn conv(text: &str, from: i64, to: i64) -> Option<CellValue<'static>> {
     let base = |of: i64| u32::try_from(of.unsigned_abs()).ok().filter(|base| (2..=36).contains(base));
     let (base_from, base_to) = (base(from)?, base(to)?);
+    if text.is_empty() {
+        return None;
+    }
     let text = text.trim_start();
     let (is_negative, digits) = match text.strip_prefix('-') {
         Some(digits) => (true, digits),

@@ -16,6 +16,10 @@ pub enum ArgumentKind {
     Either,
     /// A date or a date with time, as given; as a result, of the kind of the first argument.
     DateOrMoment,
+    /// A time without a date: microseconds, of at most 838:59:59 hours.
+    Clock,
+    /// A time, a date with time, or a text of one of them, as given; as a result, of the kind of the first argument.
+    ClockOrMoment,
 }
 
 /// A value that is not NULL.
@@ -27,6 +31,8 @@ pub enum CellValue<'a> {
     Double(f64),
     Date(NaiveDate),
     Moment(NaiveDateTime),
+    /// Microseconds.
+    Clock(i64),
 }
 
 impl CellValue<'_> {
@@ -48,6 +54,13 @@ impl CellValue<'_> {
         match self {
             CellValue::Double(double) => *double,
             _ => 0.0,
+        }
+    }
+
+    pub fn clock(&self) -> i64 {
+        match self {
+            CellValue::Clock(micros) => *micros,
+            _ => 0,
         }
     }
 

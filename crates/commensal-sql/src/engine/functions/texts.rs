@@ -45,6 +45,10 @@ pub(super) const ROWS: &[RowFunction] = &[
         Some(substring(of[0].text(), of[1].whole(), length).into())
     })
     .at_least(2),
+    RowFunction::new("upper", &[Text], Text, |of| Some(upper(of[0].text()).into())),
+    RowFunction::new("ucase", &[Text], Text, |of| Some(upper(of[0].text()).into())),
+    RowFunction::new("lower", &[Text], Text, |of| Some(lower(of[0].text()).into())),
+    RowFunction::new("lcase", &[Text], Text, |of| Some(lower(of[0].text()).into())),
     RowFunction::new("lpad", &[Text, Whole, Text], Text, |of| padded(of, true)),
     RowFunction::new("rpad", &[Text, Whole, Text], Text, |of| padded(of, false)),
     RowFunction::new("repeat", &[Text, Whole], Text, |of| repeated(of[0].text(), of[1].whole())),
@@ -69,6 +73,23 @@ pub(super) const ROWS: &[RowFunction] = &[
     RowFunction::new("from_base64", &[Text], Bytes, |of| {
         let text: String = of[0].text().split_whitespace().collect();
         STANDARD.decode(text).ok().map(CellValue::Bytes)
+    }),
+    RowFunction::new("export_set", &[Whole, Text, Text, Text, Whole], Text, |of| {
+        let (separator, count) =
+            (of.get(3).map_or(",", CellValue::text), of.get(4).map_or(64, CellValue::whole));
+        let count = usize::try_from(count).ok().filter(|count| *count <= 64).unwrap_or(64);
+        let bits = (0..count).map(|at| of[if of[0].whole() >> at & 1 == 1 { 1 } else { 2 }].text());
+        Some(bits.collect::<Vec<_>>().join(separator).into())
+    })
+    .at_least(3),
+    RowFunction::new("inet_aton", &[Text], Whole, |of| {
+        let parts: Option<Vec<u8>> = of[0].text().split('.').map(|part| part.parse().ok()).collect();
+        let parts = parts.filter(|parts| parts.len() == 4)?;
+        Some(parts.iter().fold(0_i64, |sum, part| sum << 8 | i64::from(*part)).into())
+    }),
+    RowFunction::new("inet_ntoa", &[Whole], Text, |of| {
+        let number = u32::try_from(of[0].whole()).ok()?;
+        Some(number.to_be_bytes().map(|part| part.to_string()).join(".").into())
     }),
     RowFunction::new("quote", &[Text], Text, |of| Some(quote(of[0].text()).into())),
     RowFunction::new("soundex", &[Text], Text, |of| Some(soundex(of[0].text()).into())),
@@ -108,6 +129,26 @@ fn substring(text: &str, from: i64, length: usize) -> String {
         _ => usize::try_from(from.unsigned_abs()).ok().and_then(|back| all.checked_sub(back)),
     };
     from.map_or(String::new(), |from| text.chars().skip(from).take(length).collect())
+}
+
+/// One letter for each letter: ß stays as it is.
+fn upper(text: &str) -> String {
+    if text.is_ascii() {
+        return text.to_ascii_uppercase();
+    }
+    let upper = |letter: char| {
+        let mut all = letter.to_uppercase();
+        all.next().filter(|_| all.next().is_none()).unwrap_or(letter)
+    };
+    text.chars().map(upper).collect()
+}
+
+fn lower(text: &str) -> String {
+    if text.is_ascii() {
+        return text.to_ascii_lowercase();
+    }
+    // Of the letters that `to_lowercase` gives for one, the first is the letter; the others are marks.
+    text.chars().filter_map(|letter| letter.to_lowercase().next()).collect()
 }
 
 fn first_byte(text: &str) -> u8 {

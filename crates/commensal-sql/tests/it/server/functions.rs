@@ -267,22 +267,146 @@ fn nested_calls_are_answered_or_refused() {
         ("substring($, id)", "s", 20),
         ("concat($, 'x')", "s", 20),
         ("left($, 9)", "s", 20),
-        ("greatest($, id)", "id", 6),
+        ("greatest($, id)", "id", 20),
         ("if($ > 0, id, 2)", "id", 20),
         ("($ in (id, 9))", "id", 6),
     ] {
         let answer = client.query(&format!("select {} from t", nested(answered, one, inner)));
         assert!(matches!(answer, Answer::Rows(..)), "{one}: {answer:?}");
     }
-    for sql in [
-        format!("select {} from t", nested(20, "greatest($, id)", "id")),
-        format!("select {} from t", nested(20, "($ in (id, 9))", "id")),
-        nested(10, all, "select id from t"),
-    ] {
+    for sql in
+        [format!("select {} from t", nested(20, "($ in (id, 9))", "id")), nested(10, all, "select id from t")]
+    {
         let answer = client.query(&sql);
         assert!(matches!(answer, Answer::Err(1235, _)), "{answer:?}");
     }
     assert_eq!(client.query(&nested(2, all, "select id from t")).cell(), "1");
+}
+
+/// A subquery is a value wherever a value may be, and NULL if it is not known.
+#[test]
+fn subqueries_are_values() {
+    let fixture = Fixture::new();
+    fixture.csv("t.csv", "id,i,s\n1,0,a\n2,1,b\n3,,7\n4,7,\n");
+    let mut client = fixture.root();
+    for (sql, want) in [
+        ("select i in (select i from t where id < 3) from t order by id", "1 1 NULL 0"),
+        ("select i in (select i from t) from t order by id", "1 1 NULL 1"),
+        ("select 9 in (select i from t)", "NULL"),
+        ("select 9 in (select i from t where i is not null)", "0"),
+        ("select null in (select i from t where id > 9)", "0"),
+        ("select i not in (select i from t where id < 3) from t order by id", "0 0 NULL 1"),
+        ("select i in (select s from t) from t order by id", "1 NULL NULL 1"),
+        ("select s in (select id + 6 from t) from t order by id", "0 0 1 NULL"),
+        ("select id from t where (i in (select i from t where id < 3)) is null", "3"),
+        ("select id from t where id = 1 or i not in (select i from t where id < 3) order by id", "1 4"),
+        ("select id from t where not (id = 1 or i in (select i from t where id < 3))", "4"),
+        ("select exists (select 1 from t x where x.i = t.id) from t order by id", "1 0 0 0"),
+        ("select not exists (select 1 from t x where x.i = t.id limit 1) from t order by id", "0 1 1 1"),
+        ("select exists (select id from t where id > 9), 1 + exists (select 1)", "0"),
+        ("select sum(exists (select 1 from t x where x.i = t.id)) from t", "1"),
+        ("select sum(i in (select id from t)) from t", "1"),
+        ("select max((select count(*) from t x where x.id < t.id)) from t", "NULL"),
+        ("select count(*) from t group by exists (select 1 from t x where x.i = t.id) order by 1", "1 3"),
+        ("select id from t order by i in (select i from t where id < 3) desc, id", "1 2 4 3"),
+        ("select rank() over (order by i in (select i from t where id = 1)) from t order by id", "4 2 1 2"),
+        (
+            "select case when i in (select i from t where id = 1) then 'x' else 'y' end from t order by id",
+            "x y y y",
+        ),
+    ] {
+        let answer = client.query(sql);
+        if let Answer::Err(1235, _) = answer {
+            // A comparison other than `=` with the row outside.
+            assert!(sql.contains("x.id < t.id"), "{sql}: {answer:?}");
+            continue;
+        }
+        let rows = answer.rows();
+        let first: Vec<&str> = rows.iter().map(|row| row[0].as_str()).collect();
+        assert_eq!(first.join(" "), want, "{sql}");
+    }
+}
+
+/// What is beyond the range of its type is an error, and not the rest of it.
+#[test]
+fn numbers_beyond_their_range() {
+    let fixture = Fixture::new();
+    fixture.csv("t.csv", "b,i\n9223372036854775807,1\n");
+    let mut client = fixture.root();
+    for sql in ["b + i", "b + 1", "b * 2", "-b - 2", "b - -1", "-(-b - 1)", "abs(-b - 1)", "(-b - 1) div -1"]
+    {
+        let answer = client.query(&format!("select {sql} from t"));
+        let Answer::Err(1690, text) = &answer else { panic!("{sql}: {answer:?}") };
+        assert!(text.starts_with("BIGINT value is out of range in '"), "{sql}: {text}");
+    }
+    for (sql, want) in [
+        ("b - 1", "9223372036854775806"),
+        ("i + 1 * 2", "3"),
+        ("(select sum(x.b) from (select b from t union all select b from t) x)", "18446744073709551614"),
+        ("sum(b + i - 1)", "9223372036854775807"),
+        ("max(b) over () - i", "9223372036854775806"),
+        ("cast(12345.67 as decimal(4, 1))", "999.9"),
+        ("cast(-12345.67 as decimal(4, 1))", "-999.9"),
+        ("cast('12.345' as decimal(10, 2))", "12.35"),
+        ("cast('x' as decimal(10, 2))", "0.00"),
+        ("cast(' -1.5e3x' as decimal(10, 2))", "-1500.00"),
+        ("cast('9e99' as decimal(3, 1))", "99.9"),
+        ("cast(1.005e0 as decimal(10, 2))", "1.01"),
+        ("cast(date '2024-02-29' as decimal(20, 1))", "20240229.0"),
+        ("cast(1e30 as decimal(10, 2))", "99999999.99"),
+        ("cast('-0.001' as decimal(3, 2))", "0.00"),
+        ("cast(true as decimal(3, 1))", "1.0"),
+        ("cast(2.5e0 as decimal)", "3"),
+        // An optimizer must not compare with the number before it is rounded.
+        ("sum(cast(0.05 * i as decimal(12, 1)) = 0.1)", "1"),
+    ] {
+        assert_eq!(client.query(&format!("select {sql} from t")).cell(), want, "{sql}");
+    }
+}
+
+/// Times without a date are longer than a day, or negative, and are compared as times.
+#[test]
+fn times_without_a_date() {
+    let fixture = Fixture::new();
+    fixture.csv("t.csv", "dt,s\n2024-02-29 00:59:50,10:11:12\n");
+    let mut client = fixture.root();
+    for (sql, want) in [
+        ("cast(dt as time)", "00:59:50"),
+        ("time '-25:30:00'", "-25:30:00"),
+        ("time('10:11:12.5')", "10:11:12.500000"),
+        ("timediff('2024-01-01', dt)", "-838:59:59"),
+        ("timediff(dt, '2024-02-28 12:00:00')", "12:59:50"),
+        ("timediff(time '01:00:00', time(dt))", "00:00:10"),
+        ("timediff('10:00:00', '12:30:00')", "-02:30:00"),
+        ("timediff(dt, time(dt))", "NULL"),
+        ("sec_to_time(-100000)", "-27:46:40"),
+        ("maketime(-1, 2, 3)", "-01:02:03"),
+        ("maketime(1, 60, 0)", "NULL"),
+        ("addtime(time(dt), '100:00:00')", "100:59:50"),
+        ("addtime(dt, time '24:00:00')", "2024-03-01 00:59:50"),
+        ("timestamp('2024-01-01', '25:00:00')", "2024-01-02 01:00:00"),
+        ("hour(time '-100:10:05')", "100"),
+        ("minute(s) + second(s)", "23"),
+        ("hour(dt)", "0"),
+        ("extract(minute from dt)", "59"),
+        ("time_to_sec(time(dt))", "3590"),
+        ("time_format(sec_to_time(360000), '%H:%i')", "100:00"),
+        ("time(dt) + 0", "5950"),
+        ("time(dt) < '01:00:00'", "1"),
+        ("time(dt) = 5950", "1"),
+        ("sec_to_time(360000) > sec_to_time(7200)", "1"),
+        ("max(time(dt))", "00:59:50"),
+        ("greatest(time(dt), time '00:30:00')", "00:59:50"),
+        ("concat(time(dt), '!')", "00:59:50!"),
+        ("coalesce(null, time(dt))", "00:59:50"),
+        ("cast(time(dt) as signed)", "5950"),
+        ("curtime() >= '00:00:00'", "1"),
+    ] {
+        let answer = client.query(&format!("select {sql} from t"));
+        assert_eq!(answer.rows(), [[want]], "{sql}");
+    }
+    let (id, _) = client.prepare("select time '-25:30:00', sec_to_time(360000)").unwrap().unwrap();
+    assert_eq!(client.execute(id, &[]).unwrap().unwrap(), 1);
 }
 
 /// DataFusion's own answers to these are wrong.

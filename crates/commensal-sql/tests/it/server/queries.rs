@@ -196,11 +196,7 @@ fn errors_say_what_is_wrong() {
         ("select * from nowhere", 1146, "Table 'main.nowhere' doesn't exist"),
         ("select nothing, a from nowhere where nofunction(1)", 1146, "Table 'main.nowhere' doesn't exist"),
         ("select * from nowhere.t", 1049, "Unknown database 'nowhere'"),
-        (
-            "select * from information_schema.nothing",
-            1146,
-            "Table 'information_schema.nothing' doesn't exist",
-        ),
+        ("select * from information_schema.nothing", 1109, "Unknown table 'nothing' in information_schema"),
         ("select nothing from good", 1054, "Unknown column 'nothing' in 'field list'"),
         ("select g.nothing from good g", 1054, "Unknown column 'g.nothing' in 'field list'"),
         ("select a from good where nothing = 1", 1054, "Unknown column 'nothing' in 'where clause'"),
