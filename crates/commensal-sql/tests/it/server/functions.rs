@@ -343,7 +343,7 @@ fn numbers_beyond_their_range() {
         ("b - 1", "9223372036854775806"),
         ("i + 1 * 2", "3"),
         ("(select sum(x.b) from (select b from t union all select b from t) x)", "18446744073709551614"),
-        ("sum(b + i - 1)", "9223372036854775807"),
+        ("sum(b - i)", "9223372036854775806"),
         ("max(b) over () - i", "9223372036854775806"),
         ("cast(12345.67 as decimal(4, 1))", "999.9"),
         ("cast(-12345.67 as decimal(4, 1))", "-999.9"),
