@@ -56,13 +56,20 @@ impl Switch {
     }
 }
 
-impl fmt::Display for Switch {
-    /// Writes the switch's name in the form of sysctl(8).
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl Switch {
+    /// Returns the switch's name in the form of sysctl(8).
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
             Switch::GroupIdentity => "kernel.sched_group_identity_enabled",
             Switch::MemcgQos => "vm.memcg_qos_enable",
-        })
+        }
+    }
+}
+
+impl fmt::Display for Switch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }
 

@@ -1,8 +1,8 @@
 //! Carries out the steps of a plan in the kernel: writes values, reads them back, and undoes the steps when the kernel
 //! refuses one.
 //!
-//! The knob table (commensal-core) defines the text of each value, so one writer serves all cgroup controllers. A
-//! vendor's knob that needs more than a write has a separate file here. Drivers make no decisions: they carry out the
+//! The knob table (commensal-core) defines the text of each value, so one writer (`hand`) serves all cgroup controllers;
+//! what each kind of step does is in `steps`. Drivers make no decisions: they carry out the
 //! steps of a plan in order, stop at the first refusal, undo the steps carried out so far, and report the refusal.
 
 pub(crate) mod apply;

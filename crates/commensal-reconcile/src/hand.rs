@@ -1,5 +1,5 @@
 //! Puts a value into a setting of a cgroup. Apply, taking back, restore and the safe state all write through [`put`], so
-//! what counts as held, gone or refused is decided here alone.
+//! what counts as held, gone or refused is decided here alone. [`repeat`] does again what was refused.
 
 use crate::journal::{Original, Target};
 use commensal_core::errno::Errno;

@@ -47,8 +47,8 @@ impl Work<'_> {
         }
     }
 
-    /// Returns the records of what a step is about to change, as far as the step itself tells it. A step that was carried
-    /// out settles the records of its inverse.
+    /// Returns the records that the step alone determines. `settle` passes the inverse of a step that was carried out: its
+    /// records are over.
     pub(crate) fn traces(&mut self, step: &Step) -> Vec<Record> {
         let place = &step.place;
         match &step.action {
@@ -62,8 +62,8 @@ impl Work<'_> {
     }
 
     /// Returns the records that must be in the journal before the step is carried out. `known` are those of earlier steps,
-    /// `seen` the settings that have theirs; with `own`, commensal creates the step's group. Moves are recorded
-    /// later.
+    /// `seen` the settings that have theirs; with `own`, the step is about what commensal itself has
+    /// created. Moves are recorded later.
     pub(crate) fn before(
         &mut self,
         step: &Step,

@@ -375,8 +375,8 @@ impl<'a> Work<'a> {
     /// Drops journal records whose value is restored or whose cgroup no longer exists.
     fn settle(&mut self, steps: &[Step], journal: &mut Journal) {
         let (mut settled, dead) = (Settled::default(), self.dead(journal));
-        // A step settles the record that its inverse would need. The last step of each subject comes first, and only it
-        // counts: a CPU set may temporarily be wider.
+        // A step settles the record that its inverse would need. `undo` lists the steps in reverse, so the last step of each
+        // subject comes first; earlier ones do not count: a CPU set may temporarily be wider.
         for inverse in undo(steps) {
             if let Action::Order { from, .. } = &inverse.action {
                 // An order that has only changed is still there.

@@ -3,7 +3,6 @@
 
 use crate::hand::is_gone;
 use crate::journal::{Journal, JournalError, Original, Record, Target};
-use commensal_core::errno::Errno;
 use commensal_host::{Host, HostError};
 use std::path::Path;
 
@@ -51,7 +50,14 @@ pub fn freeze(host: &mut dyn Host, path: &str, journal: &mut Journal) -> Result<
             }
         }
         Ok(_) => Ok(false),
-        Err(error) if error.errno == Errno::ENOENT => Err(FreezeError::NoFreezer(path.to_owned())),
+        // The file is not there, or the group was removed in between.
+        Err(error) if is_gone(&error) => match host.open(Path::new(path)) {
+            Ok(again) => {
+                host.close(again);
+                Err(FreezeError::NoFreezer(path.to_owned()))
+            }
+            Err(_) => Ok(false),
+        },
         Err(error) => Err(error.into()),
     };
     host.close(group);

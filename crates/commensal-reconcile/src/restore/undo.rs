@@ -86,8 +86,12 @@ impl<'a> Undo<'a> {
         }
     }
 
-    /// Whether the record's group cannot be found, because it or one above it is half replaced.
+    /// Whether the record's group cannot be found, because it or one above it is half replaced. The record of a replacement
+    /// waits until that is completed, and then says something else.
     pub fn is_stuck(&self, record: &Record) -> bool {
+        if matches!(record, Record::Recreating(_)) {
+            return true;
+        }
         let Some(target) = record.kind().facts().group else { return false };
         self.stuck.iter().any(|(stuck, _)| {
             let inside = target.path.strip_prefix(&stuck.path);

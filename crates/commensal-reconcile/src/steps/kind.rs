@@ -58,7 +58,8 @@ pub(crate) trait Kind {
     /// Adds what the record says about commensal's changes to groups that exist.
     fn claim(&self, _actual: &ActualState, _ours: &mut Ours) {}
 
-    /// Whether steps that were carried out have put back what the record says, although no inverse of them needs it.
+    /// Whether the steps that were carried out have settled this record, although `Work::traces` does not return it for
+    /// their inverses (`Created`, `Ordering`).
     fn is_settled(&self, _settled: &Settled) -> bool {
         false
     }
@@ -69,8 +70,7 @@ pub(crate) trait Kind {
         Ok(None)
     }
 
-    /// Undoes the change. Returns a description of it, or `None` if there was nothing to do.
-    fn undo(&self, _host: &mut dyn Host, _undo: &mut Undo<'_>) -> Undone {
-        Ok(None)
-    }
+    /// Undoes the change. Returns a description of it, or `None` if there was nothing to do. Without a default, so that no
+    /// kind goes without.
+    fn undo(&self, host: &mut dyn Host, undo: &mut Undo<'_>) -> Undone;
 }

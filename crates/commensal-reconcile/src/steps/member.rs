@@ -183,4 +183,9 @@ impl Kind for Lifting {
         lower(host, self)?;
         Ok(None)
     }
+
+    fn undo(&self, _: &mut dyn Host, _: &mut Undo<'_>) -> Undone {
+        // `finish` has moved the members back by then.
+        Ok(None)
+    }
 }

@@ -6,8 +6,8 @@
 //! moved by mistake. That process is moved to its parent's group, because new processes start in the group of their
 //! parent.
 //!
-//! The way back: all processes that are in a group now are moved to their original cgroups, including those without a
-//! record. A process with a record moves to the cgroup in the record. Any other process moves to the cgroup recorded for
+//! The way back: every process in a recorded group moves to its original cgroup, with or without a record of its own. A
+//! process with a record moves to the cgroup in the record. Any other process moves to the cgroup recorded for
 //! its nearest ancestor with a record, or for a process of the same process group (the kernel does not reuse a process
 //! group's ID while the group has members). If the original cgroup was removed, the process stays, and so do its present
 //! group and its record.
@@ -19,7 +19,7 @@ use crate::drivers::members;
 use crate::drivers::processes::{Origins, alive, identity, is, write_pid};
 use crate::hand::{self, is_gone};
 use crate::journal::{Created, Journal, JournalError, Mounts, Moved, Moving, Record, Target, fits};
-use crate::restore::{Restored, Undo, proof};
+use crate::restore::{Restored, Undo, Undone, proof};
 use commensal_core::actual::{ActualState, CgroupPath, CgroupRef, Hierarchy, Ours};
 use commensal_core::errno::Errno;
 use commensal_core::member::ProcessId;
@@ -390,6 +390,11 @@ impl Kind for Moving {
         moved.to.extend(to.map(|place| (place.hierarchy, place.path)));
         (moved.by, moved.done) = (self.by.clone(), false);
     }
+
+    fn undo(&self, _: &mut dyn Host, _: &mut Undo<'_>) -> Undone {
+        // `restore` has moved the processes back by then ([`back`]).
+        Ok(None)
+    }
 }
 
 impl Kind for Moved {
@@ -408,6 +413,11 @@ impl Kind for Moved {
     fn claim(&self, _: &ActualState, ours: &mut Ours) {
         let process = ProcessId { pid: self.pid, start_ticks: self.start_ticks };
         ours.moved.entry(process).or_default().done = true;
+    }
+
+    fn undo(&self, _: &mut dyn Host, _: &mut Undo<'_>) -> Undone {
+        // See `Moving`.
+        Ok(None)
     }
 }
 

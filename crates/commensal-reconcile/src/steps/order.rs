@@ -6,7 +6,7 @@ use crate::drivers::apply::{Applied, Refusal, Settled, Work, host_error};
 use crate::drivers::members;
 use crate::drivers::scheduler::{forget, order};
 use crate::journal::{Contents, Mounts, Ordering, RUN, Record, fits};
-use crate::restore::Restored;
+use crate::restore::{Restored, Undo, Undone};
 use commensal_core::actual::{CgroupPath, CgroupRef, SCHEDULER};
 use commensal_core::scheduler::Orders;
 use commensal_core::text::{self, visible};
@@ -116,5 +116,10 @@ impl Kind for Ordering {
             .orders
             .as_ref()
             .is_some_and(|to| to.owner == self.owner && !to.groups.contains_key(&self.cgroup()))
+    }
+
+    fn undo(&self, _: &mut dyn Host, _: &mut Undo<'_>) -> Undone {
+        // `restore` has removed the orders by then.
+        Ok(None)
     }
 }

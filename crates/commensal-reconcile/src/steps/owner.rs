@@ -2,7 +2,9 @@
 
 use super::kind::{Facts, Kind, Rank};
 use crate::journal::{Mounts, Owner};
+use crate::restore::{Undo, Undone};
 use commensal_core::text::visible;
+use commensal_host::Host;
 
 impl Kind for Owner {
     fn facts(&self) -> Facts<'_> {
@@ -16,5 +18,10 @@ impl Kind for Owner {
 
     fn objection(&self, _: &Mounts) -> Option<String> {
         None
+    }
+
+    fn undo(&self, _: &mut dyn Host, _: &mut Undo<'_>) -> Undone {
+        // It is about no change.
+        Ok(None)
     }
 }

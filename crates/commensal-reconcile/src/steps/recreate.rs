@@ -97,7 +97,8 @@ impl Kind for Recreating {
         fits::place(&self.0)
     }
 
-    /// `restore` completes replacements before it undoes anything, and reports there what it could not complete.
+    /// `restore` completes replacements apart from other records ([`Undo::is_stuck`]), and reports there what it could not
+    /// complete.
     fn undo(&self, _: &mut dyn Host, _: &mut Undo<'_>) -> Undone {
         Err(Left::Waits)
     }

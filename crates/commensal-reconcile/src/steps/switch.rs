@@ -17,15 +17,14 @@ pub(super) fn record(switch: Switch, value: i64) -> Record {
 
 impl Work<'_> {
     pub(super) fn switch(&mut self, switch: Switch, to: i64) -> Result<(), Refusal> {
-        let (path, place, want) = (Path::new(switch.path()), switch.to_string(), to.to_string());
+        let (path, place, want) = (Path::new(switch.path()), "the machine's".to_owned(), to.to_string());
+        let file = switch.name();
         let written = self.host.write_setting(path, &want);
         match (written, self.host.read_file(path)) {
             (_, Ok(read)) if read.trim() == want => Ok(()),
             (Err(error), _) => Err(host_error(error, Some(switch.knob()))),
-            (Ok(()), Ok(read)) => {
-                Err(Refusal::ReadBack { place, file: "", want, read: read.trim().to_owned() })
-            }
-            (Ok(()), Err(error)) => Err(Refusal::Unread { place, file: "", because: error.to_string() }),
+            (Ok(()), Ok(read)) => Err(Refusal::ReadBack { place, file, want, read: read.trim().to_owned() }),
+            (Ok(()), Err(error)) => Err(Refusal::Unread { place, file, because: error.to_string() }),
         }
     }
 }

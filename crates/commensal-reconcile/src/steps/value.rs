@@ -311,7 +311,8 @@ impl Original {
         let (slot, original) = Slot::of(self).map_err(wrong)?;
         match hand::put(host, dir, &slot, &original) {
             Put::Held(_) | Put::Gone(_) => Ok(None),
-            Put::Written(_) | Put::Unread(_) => Ok(Some(format!("{shown} is {value} again"))),
+            Put::Written(_) => Ok(Some(format!("{shown} is {value} again"))),
+            Put::Unread(why) => Ok(Some(format!("{shown} was written, but cannot be read back: {why}"))),
             Put::NotTaken(_) => Err(not_taken(shown.to_owned(), value)),
             Put::Refused(error) => Err(error),
             Put::Unwritable(why) => Err(wrong(why)),
@@ -319,7 +320,7 @@ impl Original {
     }
 
     /// Puts an identity (`cpu.bvt_warp_ns`) into the groups that copied the present one: groups that were created below the
-    /// group after a write have inherited the value that is about to be restored, so they get the original first. `known`
+    /// group after a write have inherited the value that is about to be replaced, so they get the original first. `known`
     /// returns, for a path below the mount point, whether the group has a record. Returns one message per value written.
     fn copies_back(
         &self,
@@ -402,5 +403,10 @@ impl Kind for Safe {
 
     fn mark(&self) -> Option<(&Target, String)> {
         Some((&self.setting.group, self.setting.attribute("safe")))
+    }
+
+    fn undo(&self, _: &mut dyn Host, _: &mut Undo<'_>) -> Undone {
+        // The record of the original value says what to put back.
+        Ok(None)
     }
 }
