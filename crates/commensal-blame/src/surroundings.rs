@@ -6,6 +6,7 @@ use crate::Subject;
 use crate::names::Cgroups;
 use commensal_core::actual::{CgroupPath, Hierarchy};
 use commensal_core::cpuset::CpuSet;
+use commensal_core::member::ProcessId;
 use commensal_host::{Host, below};
 use commensal_sensors::freezer::{Freezer, Frozen, freezers_of, frozen_by, frozen_of};
 use commensal_sensors::machine;
@@ -121,7 +122,16 @@ impl Freezes {
     /// Finds the cgroups that can freeze the targets as they are now.
     pub fn find(&mut self, host: &mut dyn Host, cgroups: Option<&Cgroups>, subjects: &[Subject]) {
         let hierarchies = mounts::hierarchies(host).unwrap_or_default();
-        let (_, pids) = targets(host, cgroups, subjects);
+        let (_, mut pids) = targets(host, cgroups, subjects);
+        // A process that has a target's number now is not that target.
+        let mut ended =
+            |id: &ProcessId| !host.process(id.pid).is_ok_and(|now| now.start_ticks == id.start_ticks);
+        let ids = subjects.iter().filter_map(|subject| match subject {
+            Subject::Processes(ids) => Some(ids),
+            _ => None,
+        });
+        let ended: BTreeSet<u32> = ids.flatten().filter(|id| ended(id)).map(|id| id.pid).collect();
+        pids.retain(|pid| !ended.contains(pid));
         self.freezers =
             pids.iter().take(PROCESSES).map(|pid| freezers_of(host, *pid, &hierarchies)).collect();
     }
@@ -137,9 +147,10 @@ impl Freezes {
         }
     }
 
-    /// Adds what the looks have found.
+    /// Adds what the looks have found. What no look has seen was too short to count.
     #[must_use]
     pub fn added_to(self, mut around: Surroundings) -> Surroundings {
+        around.frozen.retain(|frozen, _| self.time.contains_key(frozen));
         for (frozen, time) in self.time {
             let freeze = around.frozen.entry(frozen).or_insert(Freeze { still: false, time: None });
             freeze.time = Some(time);
@@ -189,7 +200,6 @@ fn targets(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use commensal_core::member::ProcessId;
     use commensal_host::fake::FakeHost;
 
     /// Kinds of machines x looks at which a target is frozen: a freeze counts also if it is over.

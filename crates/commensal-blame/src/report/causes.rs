@@ -55,9 +55,10 @@ impl Report {
         // Whoever has the CPU while a limit keeps the targets from it does not keep them from it.
         let limits = others.iter().filter(|cause| LIMITS.contains(&cause.cause));
         let limited_ms = limits.map(|cause| cause.ms).fold(0.0, f64::max);
+        let beyond = (self.wait_ms - limited_ms).max(0.0) / self.wait_ms.max(f64::MIN_POSITIVE);
         let culprits = self.culprits.iter().filter_map(behind);
         let mut causes: Vec<(f64, Cause)> = others.into_iter().map(|cause| (cause.ms, cause)).collect();
-        causes.extend(culprits.map(|cause| (cause.ms - limited_ms, cause)));
+        causes.extend(culprits.map(|cause| (cause.ms * beyond, cause)));
         causes.retain(|(ms, cause)| *ms > 0.0 && (*ms >= CAUSE * self.wait_ms || cause.cause == AFFINITY));
         // Load that this program generates is no program that the service lives with, however long it takes.
         let rank = |cause: &Cause| cause.cause == GENERATOR;

@@ -103,7 +103,8 @@ impl Report {
             let _ = writeln!(
                 out,
                 "note: the kernel did not report {} of {} context switches during waits ({share:.3} %) to the probe, which hides who had \
-                 the CPU for at most {:.2} ms of the waits; {} runs, waits and sleeps, of {:.2} ms, are by the kernel's own account",
+                 the CPU for at most {:.2} ms of the waits; for {} runs, waits and sleeps ({:.2} ms), whose end it did not report, the kernel's own \
+                 account was used",
                 evidence.relevant_missed,
                 evidence.relevant,
                 evidence.hidden_ms,
