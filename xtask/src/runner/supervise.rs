@@ -16,9 +16,10 @@ use anyhow::{Context, bail};
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, kill_process_group};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, ExitStatus};
+use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// Poll intervals while waiting for a test: during [`AT_FIRST`], and after that. Most tests take milliseconds.
@@ -75,10 +76,18 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     interrupt::watch()?;
-    let mut command = Command::new(&args.program);
+    // The shell waits until no cgroup of an earlier run has the number that the test gets.
+    let mut command = Command::new("sh");
+    command.args(["-c", "read -r _ && exec \"$0\" \"$@\" </dev/null"]).arg(&args.program);
     command.args([&args.name, "--exact", "--nocapture"]).process_group(0).env("TMPDIR", &args.folder);
-    let child = command.spawn().with_context(|| args.program.display().to_string())?;
+    let mut child = command.stdin(Stdio::piped()).spawn().context("sh")?;
     let pid = Pid::from_child(&child);
+    for group in cgroups_left(pid)? {
+        println!("an earlier run left {group}");
+    }
+    let mut gate = child.stdin.take().context("no pipe to the shell")?;
+    gate.write_all(b"\n").context("the shell that starts the test has ended")?;
+    drop(gate);
     let mut failure = wait(pid, args)?;
     let left = [processes_left()?, cgroups_left(pid)?, mounts_left(&args.folder)].concat();
     if !left.is_empty() {
