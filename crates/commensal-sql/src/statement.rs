@@ -7,6 +7,7 @@
 mod access;
 mod cursor;
 mod groups;
+mod quotes;
 mod redact;
 mod session;
 mod shows;
@@ -15,6 +16,7 @@ mod syntax;
 
 use cursor::Cursor;
 
+pub use quotes::{in_backticks, in_quotes};
 pub use redact::redacted;
 pub use split::split;
 pub use syntax::{

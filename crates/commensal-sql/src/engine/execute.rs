@@ -26,7 +26,6 @@ use super::write::{self, Target};
 use commensal_store::Source;
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
-use datafusion::common::ScalarValue;
 use datafusion::execution::SessionStateBuilder;
 use datafusion::execution::context::{SQLOptions, SessionState};
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
@@ -46,8 +45,6 @@ pub struct Work {
     pub statement: Statement,
     /// The table functions in the statement.
     pub calls: Vec<Call>,
-    /// Values of the statement's placeholders.
-    pub values: Vec<ScalarValue>,
     /// How the statement is planned and run.
     pub options: PlanOptions,
     /// The table to which a statement that writes adds its rows. The statement returns the number of rows.
@@ -343,7 +340,7 @@ async fn plan(
     query: &Arc<Query>,
     work: Work,
 ) -> Result<(SessionState, LogicalPlan), Error> {
-    let Work { mut statement, calls, values, options, .. } = work;
+    let Work { mut statement, calls, options, .. } = work;
     let mut stores = engine.storage.stores(query);
     let places = places(engine, query, &mut stores, &calls)?;
     let spill = Arc::new(engine.storage.spill(query));
@@ -386,9 +383,6 @@ async fn plan(
     // Fixes the time that now() returns during this query.
     let config = Arc::clone(state.config_options());
     state.execution_props_mut().mark_start_execution(config);
-    if !values.is_empty() {
-        rewrite::fill(&mut statement, &values)?;
-    }
     let asked = statement.clone();
     let planned = state.statement_to_plan(statement).await;
     let plan =

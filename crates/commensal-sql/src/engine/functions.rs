@@ -9,9 +9,12 @@ mod texts;
 pub use dates::{
     BETWEEN, CLOCK_OF_FORMAT, CLOCK_OF_MOMENT, CLOCK_OF_NUMBER, CLOCK_OF_TEXT, COMPOUND_UNITS, DATE_FORMAT,
     DATE_OF_TEXT, MOMENT_OF_NUMBER, MOMENT_OF_TEXT, MOVED_BY_CLOCK, MOVED_BY_DAYS, NUMBER_OF_CLOCK,
-    NUMBER_OF_DATE, NUMBER_OF_MOMENT, PARTS, SECONDS, SIMPLE_UNITS, TEXT_OF_CLOCK, clock_text, read_parts,
+    NUMBER_OF_DATE, NUMBER_OF_MOMENT, PARTS, READ_MOMENT, SECONDS, SIMPLE_UNITS, TEXT_OF_CLOCK, clock_text,
+    read_parts,
 };
-pub use numbers::{DOUBLE_OF_TEXT, TEXT_OF_DOUBLE, UNSIGNED_ZERO, WHOLE_OF_TEXT, decimal_of_text, real};
+pub use numbers::{
+    DOUBLE_OF_TEXT, DOUBLE_WITH_UNSIGNED_ZERO, TEXT_OF_DOUBLE, WHOLE_OF_TEXT, decimal_of_text, real,
+};
 pub use row::ArgumentKind;
 use row::{CellValue, DAYS_TO_1970, RowFunction, date_of};
 
@@ -57,7 +60,7 @@ pub fn function(name: &'static str) -> ScalarUDF {
 }
 
 const MOMENT: DataType = DataType::Timestamp(TimeUnit::Microsecond, None);
-/// The type of times without a date, which are longer than a day or negative.
+/// The type of times without a date, which can be longer than a day, or negative.
 pub const CLOCK: DataType = DataType::Duration(TimeUnit::Microsecond);
 
 #[derive(Debug, PartialEq, Eq, Hash)]

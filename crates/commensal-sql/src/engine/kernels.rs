@@ -8,8 +8,11 @@ use datafusion::arrow::compute::kernels::{cmp, numeric, zip};
 use datafusion::arrow::compute::{self, cast as cast_array};
 use datafusion::arrow::datatypes::{
     DECIMAL128_MAX_PRECISION, DataType, Decimal128Type, Field, FieldRef, Float64Type, Int64Type, TimeUnit,
+    UInt64Type,
 };
+use datafusion::arrow::error::ArrowError;
 use datafusion::common::{Result, ScalarValue, exec_err, internal_err, plan_err};
+use datafusion::error::DataFusionError;
 use datafusion::logical_expr::simplify::{ExprSimplifyResult, SimplifyContext};
 use datafusion::logical_expr::type_coercion::binary::type_union_resolution;
 use datafusion::logical_expr::{
@@ -36,9 +39,39 @@ pub fn functions() -> Vec<Arc<ScalarUDF>> {
 /// Adds, subtracts or multiplies two integers; a result beyond 64 bits is an error.
 #[must_use]
 pub fn checked(left: Expr, op: Operator, right: Expr) -> Expr {
-    let signature = Signature::exact(vec![DataType::Int64; 2], Volatility::Immutable);
+    checked_as(DataType::Int64, left, op, right)
+}
+
+/// The same for integers of which one has no sign: a result that is negative or beyond 64 bits is an error.
+#[must_use]
+pub fn checked_unsigned(left: Expr, op: Operator, right: Expr) -> Expr {
+    checked_as(UNSIGNED, left, op, right)
+}
+
+/// The type in which integers without a sign are calculated.
+const UNSIGNED: DataType = DataType::Decimal128(20, 0);
+
+fn checked_as(kind: DataType, left: Expr, op: Operator, right: Expr) -> Expr {
+    let signature = Signature::exact(vec![kind.clone(); 2], Volatility::Immutable);
     let function = ScalarUDF::new_from_impl(Checked { op, signature });
-    function.call(vec![cast(left, DataType::Int64), cast(right, DataType::Int64)])
+    function.call(vec![cast(left, kind.clone()), cast(right, kind)])
+}
+
+/// Makes integers without a sign of the results of a calculation.
+fn without_sign(results: ColumnarValue) -> Result<ColumnarValue> {
+    let out_of_range = |value: i128| {
+        let text = format!("Overflow happened on: BIGINT UNSIGNED {value}");
+        DataFusionError::from(ArrowError::ArithmeticOverflow(text))
+    };
+    let are_scalar = matches!(results, ColumnarValue::Scalar(_));
+    let array = results.to_array(1)?;
+    let numbers = array
+        .as_primitive::<Decimal128Type>()
+        .try_unary::<_, UInt64Type, _>(|value| u64::try_from(value).map_err(|_| out_of_range(value)))?;
+    Ok(match are_scalar {
+        true => ColumnarValue::Scalar(ScalarValue::try_from_array(&numbers, 0)?),
+        false => ColumnarValue::Array(Arc::new(numbers)),
+    })
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -60,16 +93,20 @@ impl ScalarUDFImpl for Checked {
         &self.signature
     }
 
-    fn return_type(&self, _: &[DataType]) -> Result<DataType> {
-        Ok(DataType::Int64)
+    fn return_type(&self, types: &[DataType]) -> Result<DataType> {
+        Ok(if types.contains(&UNSIGNED) { DataType::UInt64 } else { DataType::Int64 })
     }
 
     fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
         let [left, right] = arguments.args.as_slice() else { return internal_err!("two arguments") };
-        match self.op {
+        let result = match self.op {
             Operator::Plus => datum::apply(left, right, numeric::add),
             Operator::Minus => datum::apply(left, right, numeric::sub),
             _ => datum::apply(left, right, numeric::mul),
+        }?;
+        match arguments.return_field.data_type() {
+            DataType::UInt64 => without_sign(result),
+            _ => Ok(result),
         }
     }
 }
@@ -163,7 +200,9 @@ impl ScalarUDFImpl for ToDecimal {
             value.clamp(-most, most)
         };
         let of_text = |text: &str| decimal_of_text(text, scale.unsigned_abs()).clamp(-most, most);
-        let array = arguments.args[0].to_array(arguments.number_rows)?;
+        // A batch may have no rows, and a scalar has one all the same.
+        let count = if let ColumnarValue::Scalar(_) = arguments.args[0] { 1 } else { arguments.number_rows };
+        let array = arguments.args[0].to_array(count)?;
         let decimals: Decimal128Array = match array.data_type() {
             DataType::Decimal128(_, digits) => {
                 let digits = *digits;

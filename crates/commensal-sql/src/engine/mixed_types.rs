@@ -90,7 +90,8 @@ const LONG: DataType = DataType::Decimal128(20, 0);
 
 /// Whether a sum of these integers may not fit into 64 bits, however few rows there are.
 fn is_long(value: &Expr, schema: &DFSchema) -> bool {
-    value.get_type(schema).is_ok_and(|kind| kind == DataType::Int64) && !is_small(value, schema)
+    let is_64_bits = |kind| matches!(kind, DataType::Int64 | DataType::UInt64);
+    value.get_type(schema).is_ok_and(is_64_bits) && !is_small(value, schema)
 }
 
 /// Whether all values fit into 34 bits or so, of which any number of rows that can be read has a sum of 64 bits.

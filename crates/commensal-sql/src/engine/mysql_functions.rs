@@ -339,7 +339,12 @@ fn function_of(function: &Function) -> Result<Option<Expr>, Error> {
     }
     match (name.as_str(), arguments.as_slice()) {
         ("mid", [text, from, length]) => Ok(Some(substring(text, from, Some(length)))),
-        ("str_to_date", [text, format]) => {
+        ("str_to_date", [of, format]) => {
+            // A statement without its values only tells its columns.
+            if matches!(format, Expr::Value(value) if matches!(value.value, Value::Placeholder(_))) {
+                let text = format!("{MOMENT_OF_TEXT}($1, $2)");
+                return Ok(Some(filled_text(&text, &[as_text(of), format.clone()])));
+            }
             let Some(literal) = text_of(format) else {
                 return Err(Error::Unsupported("str_to_date needs its format as a literal".to_owned()));
             };
@@ -349,7 +354,7 @@ fn function_of(function: &Function) -> Result<Option<Expr>, Error> {
                 Some((false, true)) => CLOCK_OF_FORMAT,
                 _ => return Err(Error::Unsupported(format!("{literal} is not supported in str_to_date"))),
             };
-            Ok(Some(filled_text(&format!("{function}($1, $2)"), &[as_text(text), format.clone()])))
+            Ok(Some(filled_text(&format!("{function}($1, $2)"), &[as_text(of), format.clone()])))
         }
         ("timestampdiff", [Expr::Identifier(unit), from, to]) => Ok(Some(filled_text(
             &format!("{BETWEEN}('{}', @1, @2)", simple_unit_of(&unit.value)?),
@@ -587,7 +592,7 @@ fn moved(date: &Expr, number: &Expr, unit: &str, sign: i32) -> Expr {
     let days = ["day", "week", "month", "quarter", "year", "year_month"].contains(&unit);
     let text = text_of(date);
     let date_as = match text {
-        Some(text) if days && !text.contains(':') => "TRY_CAST($1 AS DATE)",
+        Some(text) if days && !text.contains(':') => "__date($1)",
         None if days => "$1",
         _ => "@1",
     };

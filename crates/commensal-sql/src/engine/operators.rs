@@ -75,6 +75,9 @@ impl ExprPlanner for Operators {
             Plus | Minus | Multiply if is_signed(&one) && is_signed(&other) => {
                 return Ok(of_integers(op, (left, &one), (right, &other)));
             }
+            Plus | Minus | Multiply if is_whole(&one) && is_whole(&other) => {
+                return Ok(PlannerResult::Planned(kernels::checked_unsigned(left, operator(&op), right)));
+            }
             BitwiseAnd | BitwiseOr | BitwiseXor if is_number(&one) && is_number(&other) => {
                 let (left, right) = (bits(left, &one), bits(right, &other));
                 return Ok(PlannerResult::Original(RawBinaryExpr { op, left, right }));
@@ -122,15 +125,19 @@ fn of_integers(
     (right, other): (Expr, &DataType),
 ) -> PlannerResult<RawBinaryExpr> {
     if may_overflow((&left, one), (&right, other)) {
-        let op = match op {
-            BinaryOperator::Plus => Operator::Plus,
-            BinaryOperator::Minus => Operator::Minus,
-            _ => Operator::Multiply,
-        };
-        return PlannerResult::Planned(kernels::checked(left, op, right));
+        return PlannerResult::Planned(kernels::checked(left, operator(&op), right));
     }
     let wide = |expr| cast(expr, DataType::Int64);
     PlannerResult::Original(RawBinaryExpr { op, left: wide(left), right: wide(right) })
+}
+
+/// The operator `+`, `-` or `*` of a plan.
+fn operator(op: &BinaryOperator) -> Operator {
+    match op {
+        BinaryOperator::Plus => Operator::Plus,
+        BinaryOperator::Minus => Operator::Minus,
+        _ => Operator::Multiply,
+    }
 }
 
 /// Whether an operand of a comparison becomes a time without a date: a text beside one.
@@ -254,7 +261,7 @@ fn is_signed(kind: &DataType) -> bool {
 fn is_narrow(value: &Expr, kind: &DataType) -> bool {
     match value {
         Expr::Literal(ScalarValue::Int64(Some(number)), _) => i32::try_from(*number).is_ok(),
-        _ => is_signed(kind) && *kind != DataType::Int64,
+        _ => is_signed(kind) && !matches!(kind, DataType::Int64 | DataType::UInt32),
     }
 }
 

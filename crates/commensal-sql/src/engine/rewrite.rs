@@ -1,6 +1,7 @@
 //! Small changes to a statement that bridge the differences between MySQL's dialect and DataFusion: `?`, `@@variables`,
 //! `database()`, table functions with `"key" = "value"`, column names of the result, and case-insensitive names.
 
+use super::dialect::Mysql;
 use super::error::{Error, Problem};
 use super::{mysql_functions, operators, subqueries, values};
 use datafusion::arrow::datatypes::DataType as ArrowType;
@@ -8,12 +9,13 @@ use datafusion::common::{ScalarValue, TableReference};
 use datafusion::sql::parser::Statement;
 use datafusion::sql::sqlparser::ast::{
     self, BinaryOperator, CastKind, DataType, ExactNumberInfo, Expr, FunctionArg, FunctionArgExpr,
-    FunctionArguments, GroupByExpr, GroupByWithModifier, Ident, LimitClause, ObjectName, Query, Select,
-    SelectItem, SetExpr, TableFactor, TableWithJoins, TimezoneInfo, UnaryOperator, Value, Visit, VisitMut,
-    Visitor, VisitorMut,
+    FunctionArgumentClause, FunctionArguments, GroupByExpr, GroupByWithModifier, Ident, LimitClause,
+    ObjectName, Query, Select, SelectItem, SetExpr, TableFactor, TableWithJoins, TimezoneInfo, UnaryOperator,
+    Value, Visit, VisitMut, Visitor, VisitorMut,
 };
+use datafusion::sql::sqlparser::parser::Parser;
+use datafusion::sql::sqlparser::tokenizer::Location;
 use std::collections::{BTreeMap, BTreeSet};
-use std::mem::discriminant;
 use std::ops::ControlFlow;
 
 /// Schema that contains a statement's table functions while the statement is planned.
@@ -49,20 +51,59 @@ pub struct Found {
 /// Returns the value of a name of the session such as `@@x` or `database()`; `None` if the name is unknown.
 pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// Changes the statement in place, and returns the extracted information.
-pub fn rewrite(statement: &mut Statement, lookup: Lookup<'_>) -> Found {
-    let mut pass = Pass { found: Found::default(), lookup };
-    match statement {
-        Statement::Statement(statement) => {
-            if let ast::Statement::Query(query) = statement.as_mut() {
-                name_columns(&mut query.body);
-            }
-            let _: ControlFlow<()> = statement.visit(&mut pass);
-        }
-        Statement::Explain(explain) => return rewrite(&mut explain.statement, lookup),
-        _ => {}
+/// Changes the statement in place, and returns the extracted information. With values, these are in the place of the
+/// placeholders first, so that the statement means what it means with literals.
+pub fn rewrite(statement: &mut Statement, lookup: Lookup<'_>, values: &[ScalarValue]) -> Found {
+    let statement = match statement {
+        Statement::Statement(statement) => statement.as_mut(),
+        Statement::Explain(explain) => return rewrite(&mut explain.statement, lookup, values),
+        _ => return Found::default(),
+    };
+    if let ast::Statement::Query(query) = statement {
+        name_columns(&mut query.body);
     }
+    let placeholders = number_placeholders(statement);
+    let mut literals = Literals { values, problem: None };
+    if !values.is_empty() {
+        let _: ControlFlow<()> = statement.visit(&mut literals);
+    }
+    let found = Found { calls: Vec::new(), placeholders, problem: literals.problem };
+    let mut pass = Pass { found, lookup, grown: 0 };
+    let _: ControlFlow<()> = statement.visit(&mut pass);
     pass.found
+}
+
+/// Numbers the placeholders in the order of the text, from 1: parts of an expression may be visited in another order.
+/// Returns how many there are.
+fn number_placeholders(statement: &mut ast::Statement) -> usize {
+    let mut places = Vec::new();
+    let _: ControlFlow<()> = statement.visit(&mut Placeholders(|name: &mut String, at| {
+        places.push((at, places.len()));
+        *name = (places.len() - 1).to_string();
+    }));
+    places.sort_unstable();
+    let mut numbers = vec![0; places.len()];
+    places.iter().enumerate().for_each(|(number, (_, visited))| numbers[*visited] = number + 1);
+    let _: ControlFlow<()> = statement.visit(&mut Placeholders(|name: &mut String, _| {
+        let number = name.parse().ok().and_then(|visited: usize| numbers.get(visited));
+        *name = format!("${}", number.unwrap_or(&0));
+    }));
+    places.len()
+}
+
+struct Placeholders<F>(F);
+
+impl<F: FnMut(&mut String, Location)> VisitorMut for Placeholders<F> {
+    type Break = ();
+
+    fn pre_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<()> {
+        if let Expr::Value(value) = expr
+            && let Value::Placeholder(name) = &mut value.value
+        {
+            (self.0)(name, value.span.start);
+        }
+        ControlFlow::Continue(())
+    }
 }
 
 /// Separates the name of a column from a number that makes it unique: DataFusion does not allow two columns of one name.
@@ -142,6 +183,31 @@ fn is_dual(table: &TableWithJoins) -> bool {
 struct Pass<'a> {
     found: Found,
     lookup: Lookup<'a>,
+    /// By how much all replacements together are larger than what they replace.
+    grown: usize,
+}
+
+/// Parses the literal that is the value of a user's variable.
+fn parsed(literal: &str) -> Option<Expr> {
+    Parser::new(&Mysql).try_with_sql(literal).ok()?.parse_expr().ok()
+}
+
+/// Writes a value as a literal, which [`parsed`] reads.
+///
+/// # Errors
+/// There is no literal for a value of its type.
+pub fn written(value: &ScalarValue) -> Result<String, Error> {
+    let mut literal = literal_of(value)?;
+    let _: ControlFlow<()> = ast::visit_expressions_mut(&mut literal, |expr| {
+        if let Expr::Value(value) = expr
+            && let Value::SingleQuotedString(text) = &mut value.value
+        {
+            // A backslash escapes what follows it, and sqlparser writes it as it is.
+            *text = text.replace('\\', "\\\\");
+        }
+        ControlFlow::Continue(())
+    });
+    Ok(literal.to_string())
 }
 
 /// Creates a literal: a number if the value is an integer, otherwise a string.
@@ -252,7 +318,7 @@ impl VisitorMut for Pass<'_> {
             // A variable of the user that was not set is NULL.
             Expr::Identifier(name) if name.value.starts_with('@') && name.quote_style.is_none() => {
                 let value = (self.lookup)(&name.value.to_lowercase());
-                *expr = value.map_or(Expr::Value(Value::Null.into()), |value| literal(&value));
+                *expr = value.and_then(|value| parsed(&value)).unwrap_or(Expr::Value(Value::Null.into()));
                 None
             }
             Expr::Function(function) => {
@@ -268,15 +334,6 @@ impl VisitorMut for Pass<'_> {
                 }
                 return ControlFlow::Continue(());
             }
-            Expr::Value(value) => {
-                if let Value::Placeholder(placeholder) = &mut value.value
-                    && placeholder == "?"
-                {
-                    self.found.placeholders += 1;
-                    *placeholder = format!("${}", self.found.placeholders);
-                }
-                None
-            }
             _ => None,
         };
         match replacement {
@@ -291,61 +348,96 @@ impl VisitorMut for Pass<'_> {
     }
 
     fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<()> {
-        let before = discriminant(expr);
+        // Some replacements have an argument several times, so that nested ones double with each level.
+        let before = may_grow(expr).then(|| size(expr));
+        if before.is_some() && copied(expr) > LARGEST {
+            self.refuse_size(expr);
+            return ControlFlow::Continue(());
+        }
         subqueries::change(expr);
         if let Err(error) = mysql_functions::change(expr) {
             self.found.problem.get_or_insert(error);
         }
-        // Some replacements have an argument several times, so that nested ones double with each level.
-        if discriminant(expr) != before && is_too_large(expr) {
-            let problem = "too many of these functions or subqueries are in each other".to_owned();
-            self.found.problem.get_or_insert(Error::Unsupported(problem));
-            *expr = Expr::Value(Value::Null.into());
+        if let Some(before) = before {
+            let after = size(expr);
+            self.grown += after.saturating_sub(before);
+            if (after > LARGEST && after > before) || self.grown > MOST_GROWTH {
+                self.refuse_size(expr);
+            }
         }
         ControlFlow::Continue(())
     }
 }
 
+impl Pass<'_> {
+    fn refuse_size(&mut self, expr: &mut Expr) {
+        let problem = "too many of these functions or subqueries are in each other".to_owned();
+        self.found.problem.get_or_insert(Error::Unsupported(problem));
+        *expr = Expr::Value(Value::Null.into());
+    }
+}
+
 /// Size of a replacement from which it is refused; larger ones take seconds to plan.
 const LARGEST: usize = 10_000;
+/// By how much all replacements of a statement may be larger than what they replace.
+const MOST_GROWTH: usize = 10 * LARGEST;
 /// Size of a subquery: it takes as long to plan as many expressions.
 const SUBQUERY: usize = 50;
 
-fn is_too_large(expr: &Expr) -> bool {
-    struct Size(usize);
-    impl Size {
-        fn add(&mut self, size: usize) -> ControlFlow<()> {
-            self.0 += size;
-            if self.0 > LARGEST { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        }
+/// Whether the replacement of an expression may have a part of it more than once.
+fn may_grow(expr: &Expr) -> bool {
+    matches!(
+        expr,
+        Expr::Function(_)
+            | Expr::Substring { .. }
+            | Expr::InList { .. }
+            | Expr::AllOp { .. }
+            | Expr::AnyOp { .. }
+    )
+}
+
+/// The size of the copies that the replacement of an expression has of a part, if their number is that of its arguments.
+fn copied(expr: &Expr) -> usize {
+    match expr {
+        Expr::InList { expr: value, list, .. } => size(value.as_ref()).saturating_mul(list.len()),
+        Expr::Function(function) => match (&function.args, function.name.to_string().to_lowercase().as_str())
+        {
+            (FunctionArguments::List(list), "interval") => {
+                list.args.first().map_or(0, size).saturating_mul(list.args.len())
+            }
+            (FunctionArguments::List(list), "group_concat") => {
+                let orders = list.clauses.iter().map(|clause| match clause {
+                    FunctionArgumentClause::OrderBy(orders) => orders.len(),
+                    _ => 0,
+                });
+                size(&list.args).saturating_mul(orders.sum())
+            }
+            _ => 0,
+        },
+        _ => 0,
     }
+}
+
+/// The number of expressions in a part of a statement.
+fn size(part: &(impl Visit + ?Sized)) -> usize {
+    struct Size(usize);
     impl Visitor for Size {
         type Break = ();
         fn pre_visit_expr(&mut self, _: &Expr) -> ControlFlow<()> {
-            self.add(1)
+            self.0 += 1;
+            ControlFlow::Continue(())
         }
         fn pre_visit_query(&mut self, _: &Query) -> ControlFlow<()> {
-            self.add(SUBQUERY)
+            self.0 += SUBQUERY;
+            ControlFlow::Continue(())
         }
     }
-    Visit::visit(expr, &mut Size(0)).is_break()
+    let mut size = Size(0);
+    let _: ControlFlow<()> = part.visit(&mut size);
+    size.0
 }
 
-/// Puts values in the place of the placeholders of a rewritten statement, so that it means what it means with literals.
-///
-/// # Errors
-/// There is no value for a placeholder, or no literal for a value.
-pub fn fill(statement: &mut Statement, values: &[ScalarValue]) -> Result<(), Error> {
-    let statement = match statement {
-        Statement::Statement(statement) => statement,
-        Statement::Explain(explain) => return fill(&mut explain.statement, values),
-        _ => return Ok(()),
-    };
-    let mut literals = Literals { values, problem: None };
-    let _: ControlFlow<()> = statement.visit(&mut literals);
-    literals.problem.map_or(Ok(()), Err)
-}
-
+/// Puts values in the place of placeholders.
 struct Literals<'a> {
     values: &'a [ScalarValue],
     problem: Option<Error>,
@@ -427,7 +519,7 @@ fn literal_of(value: &ScalarValue) -> Result<Expr, Error> {
         }
         _ if values::is_text(&kind) => quoted(text()?),
         _ if kind == ArrowType::Date32 => cast(text()?, DataType::Date),
-        _ if values::is_clock(&kind) => mysql_functions::called(values::CLOCK, &quoted(text()?)),
+        _ if values::is_clock(&kind) => cast(text()?, DataType::Time(Some(6), TimezoneInfo::None)),
         _ => cast(text()?, DataType::Timestamp(None, TimezoneInfo::None)),
     })
 }

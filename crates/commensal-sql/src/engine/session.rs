@@ -13,9 +13,9 @@ use super::worker::wire::{self, Order, StatementText};
 use super::write::{self, Target};
 use super::{Engine, dialect, password, show};
 use crate::catalog::{Catalog, CatalogError, Privilege};
-use crate::statement::{self, Assignment, Kill, PassedOn, Statement, UserName, Value};
+use crate::statement::{self, Assignment, Kill, PassedOn, Statement, UserName, Value, in_backticks};
 use datafusion::arrow::array::AsArray;
-use datafusion::arrow::datatypes::{Int64Type, SchemaRef};
+use datafusion::arrow::datatypes::{DataType, Int64Type, SchemaRef};
 use datafusion::common::{ScalarValue, TableReference};
 use datafusion::execution::context::SessionState;
 use datafusion::sql::parser::Statement as Parsed;
@@ -76,6 +76,7 @@ pub struct Prepared {
     /// the text again.
     text: String,
     names: Vec<(String, String)>,
+    values: Vec<ScalarValue>,
 }
 
 impl Prepared {
@@ -111,7 +112,11 @@ impl Session {
             Statement::PassedOn(passed) => self.pass_on(passed).await,
             Statement::Set(assignments) => {
                 let mut variables = self.connection.variables();
-                let warnings = self.assign(&mut variables, &assignments)?;
+                let mut warnings = Vec::new();
+                for assignment in assignments {
+                    let assignment = self.evaluated(&variables, assignment).await?;
+                    warnings.extend(self.assign(&mut variables, &[assignment])?);
+                }
                 self.connection.set_variables(variables);
                 self.connection.set_warnings(warnings.clone());
                 Ok(Reply::Done { rows: 0, warnings })
@@ -144,6 +149,41 @@ impl Session {
     /// The database does not exist.
     pub fn choose(&self, database: &str) -> Result<(), Error> {
         show::choose(&self.engine, &self.connection, database)
+    }
+
+    /// Computes the value of an assignment that is an expression. Only a variable without effect may do without a value.
+    async fn evaluated(&self, variables: &Variables, assignment: Assignment) -> Result<Assignment, Error> {
+        let Assignment { global, name, value: Value::Expression(text) } = assignment else {
+            return Ok(assignment);
+        };
+        // Drivers set these for each connection, and they need no query.
+        let is_name =
+            |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"@._".contains(&byte));
+        let is_plain = text.eq_ignore_ascii_case("null") || (text.starts_with("@@") && is_name(&text));
+        if is_plain && !name.starts_with('@') {
+            return Ok(Assignment { global, name, value: Value::Expression(text) });
+        }
+        let passed = PassedOn { text: format!("SELECT ({text})"), variables: Vec::new() };
+        let value = match self.value_of(variables.clone(), &passed).await {
+            Ok(value) if name.starts_with('@') => Value::Text(rewrite::written(&value)?),
+            Ok(value) if value.is_null() => Value::Default,
+            Ok(value) => Value::Text(value.cast_to(&DataType::Utf8)?.to_string()),
+            Err(_) if Variables::is_ignored(&name) => Value::Expression(text),
+            Err(error) => return Err(error),
+        };
+        Ok(Assignment { global, name, value })
+    }
+
+    /// Returns the value of a query that has one.
+    async fn value_of(&self, variables: Variables, query: &PassedOn) -> Result<ScalarValue, Error> {
+        let mut rows = self.run(self.prepared(variables, query, Vec::new())?).await?;
+        let mut value = ScalarValue::Null;
+        while let Some(batch) = rows.next().await? {
+            if batch.num_rows() > 0 {
+                value = ScalarValue::try_from_array(batch.column(0), 0)?;
+            }
+        }
+        Ok(value)
     }
 
     /// Sets variables. Returns warnings about values that are stored and have no effect.
@@ -230,8 +270,16 @@ impl Session {
     ///
     /// # Errors
     /// The statement cannot be parsed, or sets an unknown variable.
-    pub fn prepare(&self, passed: &PassedOn) -> Result<Prepared, Error> {
-        let mut variables = self.connection.variables();
+    pub fn prepare(&self, passed: &PassedOn, values: Vec<ScalarValue>) -> Result<Prepared, Error> {
+        self.prepared(self.connection.variables(), passed, values)
+    }
+
+    fn prepared(
+        &self,
+        mut variables: Variables,
+        passed: &PassedOn,
+        values: Vec<ScalarValue>,
+    ) -> Result<Prepared, Error> {
         self.assign(&mut variables, &passed.variables)?;
         let names = RefCell::new(Vec::new());
         let look_up = |name: &str| {
@@ -240,25 +288,25 @@ impl Session {
             Some(value)
         };
         let database = self.connection.database();
-        let (parsed, found, target) = read(&self.engine.base, &passed.text, &database, &look_up)?;
+        let (parsed, found, target) = read(&self.engine.base, &passed.text, &database, &look_up, &values)?;
         let mut sql = statement::redacted(&passed.text);
         if let Some((end, _)) = sql.char_indices().nth(SHOWN) {
             sql.truncate(end);
         }
         let (text, names) = (passed.text.clone(), names.into_inner());
-        Ok(Prepared { parsed, found, variables, target, sql, text, names })
+        Ok(Prepared { parsed, found, variables, target, sql, text, names, values })
     }
 
     async fn pass_on(&self, passed: PassedOn) -> Result<Reply, Error> {
         if let Some(call) = show::described_function(&passed.text) {
             let select =
                 PassedOn { text: format!("select * from {call} limit 0"), variables: passed.variables };
-            let prepared = self.prepare(&select)?;
+            let prepared = self.prepare(&select, Vec::new())?;
             let schema = self.columns(prepared).await?;
             let grid = show::described(show::Described::Columns, "", &schema);
             return Ok(Reply::Rows(Rows::of(&grid)?));
         }
-        let prepared = self.prepare(&passed)?;
+        let prepared = self.prepare(&passed, Vec::new())?;
         match show::instead(&self.engine, &self.connection, &prepared.parsed)? {
             Some(show::ShowRewrite::Done) => Ok(Reply::done()),
             Some(show::ShowRewrite::Grid(grid)) => {
@@ -266,25 +314,25 @@ impl Session {
                 Ok(Reply::Rows(Rows::of_batch(show::filtered(&self.engine.base, &grid, filter)?)))
             }
             Some(show::ShowRewrite::Describe { form, database, table: name }) => {
-                let quoted = |name: &str| format!("`{}`", name.replace('`', "``"));
-                let text = format!("select * from {}.{} limit 0", quoted(&database), quoted(&name));
-                let table = self.prepare(&PassedOn { text, variables: passed.variables })?;
+                let text =
+                    format!("select * from {}.{} limit 0", in_backticks(&database), in_backticks(&name));
+                let table = self.prepare(&PassedOn { text, variables: passed.variables }, Vec::new())?;
                 let grid = show::described(form, &name, &*self.columns(table).await?);
                 let filter = show::filter(&prepared.parsed);
                 Ok(Reply::Rows(Rows::of_batch(show::filtered(&self.engine.base, &grid, filter)?)))
             }
-            None => self.run_whole(prepared, Vec::new()).await,
+            None => self.run_whole(prepared).await,
         }
     }
 
-    /// Runs a statement with values for its placeholders. If the statement writes, waits until it has finished.
+    /// Runs a statement. If it writes, waits until it has finished.
     ///
     /// # Errors
     /// The errors of [`Session::run`].
-    pub async fn run_whole(&self, prepared: Prepared, values: Vec<ScalarValue>) -> Result<Reply, Error> {
+    pub async fn run_whole(&self, prepared: Prepared) -> Result<Reply, Error> {
         self.connection.set_warnings(Vec::new());
         let writes = prepared.target.is_some();
-        let mut rows = self.run(prepared, values).await?;
+        let mut rows = self.run(prepared).await?;
         if !writes {
             return Ok(Reply::Rows(rows));
         }
@@ -296,17 +344,17 @@ impl Session {
         Ok(Reply::Done { rows: written, warnings: Vec::new() })
     }
 
-    /// Runs a statement with values for its placeholders.
+    /// Runs a statement.
     ///
     /// # Errors
     /// The user lacks a privilege, the query is not admitted, or it fails.
-    pub async fn run(&self, prepared: Prepared, values: Vec<ScalarValue>) -> Result<Rows, Error> {
+    pub async fn run(&self, prepared: Prepared) -> Result<Rows, Error> {
         let tables = self.engine.base.resolve_table_references(&prepared.parsed)?;
         let database = self.connection.database();
         let only_system = prepared.target.is_none() && rewrite::bypasses(&tables, &database);
         let bypass = only_system || prepared.variables.bypass();
         let may_leave = rewrite::may_leave(&tables, &database);
-        let (mut held, mut work) = self.accept(prepared, values, &tables, database)?;
+        let (mut held, mut work) = self.accept(prepared, &tables, database)?;
         if !may_leave {
             work.order = None;
         }
@@ -326,7 +374,7 @@ impl Session {
     /// The user lacks a privilege, or the statement cannot be planned.
     pub async fn columns(&self, prepared: Prepared) -> Result<SchemaRef, Error> {
         let tables = self.engine.base.resolve_table_references(&prepared.parsed)?;
-        let (held, work) = self.accept(prepared, Vec::new(), &tables, self.connection.database())?;
+        let (held, work) = self.accept(prepared, &tables, self.connection.database())?;
         self.connection.set_current(Some(Arc::clone(held.query())));
         let columns = execute::columns(held, work).await;
         self.connection.set_current(None);
@@ -337,7 +385,6 @@ impl Session {
     fn accept(
         &self,
         prepared: Prepared,
-        values: Vec<ScalarValue>,
         tables: &[TableReference],
         database: String,
     ) -> Result<(Held, Work), Error> {
@@ -372,7 +419,7 @@ impl Session {
                 statement: StatementText {
                     text: prepared.text,
                     names: prepared.names,
-                    values: wire::pack(&values)?,
+                    values: wire::pack(&prepared.values)?,
                 },
                 slots: query.limits.slots,
                 memory_limit: query.limits.memory,
@@ -384,7 +431,6 @@ impl Session {
             order,
             statement: prepared.parsed,
             calls: prepared.found.calls,
-            values,
             options,
             target: prepared.target,
         };
@@ -437,9 +483,10 @@ fn read(
     text: &str,
     database: &str,
     look_up: rewrite::Lookup<'_>,
+    values: &[ScalarValue],
 ) -> Result<(Parsed, Found, Option<Target>), Error> {
     let mut parsed = dialect::parse(base, text)?;
-    let found = rewrite::rewrite(&mut parsed, look_up);
+    let found = rewrite::rewrite(&mut parsed, look_up, values);
     if let Some(problem) = &found.problem {
         return Err(problem.clone());
     }
@@ -455,6 +502,7 @@ pub fn work(engine: &Engine, order: Order) -> Result<Work, Error> {
     let Order { statement: StatementText { text, names, values }, options, .. } = order;
     let names: BTreeMap<String, String> = names.into_iter().collect();
     let look_up = |name: &str| names.get(name).cloned();
-    let (statement, found, target) = read(&engine.base, &text, &options.database, &look_up)?;
-    Ok(Work { statement, calls: found.calls, values: wire::unpack(values)?, options, target, order: None })
+    let values = wire::unpack(values)?;
+    let (statement, found, target) = read(&engine.base, &text, &options.database, &look_up, &values)?;
+    Ok(Work { statement, calls: found.calls, options, target, order: None })
 }

@@ -7,7 +7,7 @@ use super::error::Error;
 use super::grid::{Grid, INT, TEXT, int, text};
 use super::{Engine, dialect, system};
 use crate::catalog::{is_like, show_groups};
-use crate::statement::{Statement, UserName};
+use crate::statement::{Statement, UserName, in_backticks};
 use datafusion::arrow::array::{AsArray, RecordBatch};
 use datafusion::arrow::compute::filter_record_batch;
 use datafusion::arrow::compute::kernels::comparison::{ilike, like};
@@ -272,7 +272,6 @@ pub fn described(form: Described, table: &str, schema: &Schema) -> Grid {
 
 /// Writes the statement that would make a table with these columns in MySQL, from which SQLAlchemy reads them.
 fn create_table(table: &str, schema: &Schema) -> String {
-    let quoted = |name: &str| format!("`{}`", name.replace('`', "``"));
     let column = |field: &Arc<Field>| {
         let kind = type_name(field.data_type());
         let kind = if kind == "boolean" { "tinyint(1)" } else { kind.as_str() };
@@ -282,12 +281,12 @@ fn create_table(table: &str, schema: &Schema) -> String {
             (true, "text" | "blob") => "",
             (true, _) => " DEFAULT NULL",
         };
-        format!("  {} {kind}{default}", quoted(field.name()))
+        format!("  {} {kind}{default}", in_backticks(field.name()))
     };
     let columns: Vec<String> = schema.fields().iter().map(column).collect();
     format!(
         "CREATE TABLE {} (\n{}\n) ENGINE=Files DEFAULT CHARSET=utf8mb4",
-        quoted(table),
+        in_backticks(table),
         columns.join(",\n")
     )
 }

@@ -27,7 +27,7 @@ impl AnalyzerRule for SubqueryValues {
     }
 
     fn analyze(&self, plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPlan> {
-        let mut pass = Pass { number: 0 };
+        let mut pass = Pass { number: 0, copied: 0 };
         Ok(plan.transform_up_with_subqueries(|plan| pass.change(plan))?.data)
     }
 }
@@ -35,6 +35,21 @@ impl AnalyzerRule for SubqueryValues {
 struct Pass {
     /// Number of names that were made.
     number: usize,
+    /// Number of nodes in all copies of subqueries.
+    copied: usize,
+}
+
+/// Nodes in all copies of the subqueries of a statement: more take too long to plan.
+const MOST_COPIES: usize = 1_000;
+
+/// The number of nodes of a plan and its subqueries.
+fn nodes(plan: &LogicalPlan) -> Result<usize> {
+    let mut count = 0;
+    plan.apply_with_subqueries(|_| {
+        count += 1;
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    Ok(count)
 }
 
 /// Whether an expression has a subquery of its own, at any depth.
@@ -122,6 +137,11 @@ impl Pass {
         let Some(column) = subquery.subquery.schema().columns().into_iter().next() else {
             return plan_err!("Operand should contain 1 column(s)");
         };
+        // Its rows are read up to four times, and a subquery in it has been copied before.
+        self.copied += 4 * nodes(&subquery.subquery)?;
+        if self.copied > MOST_COPIES {
+            return not_impl_err!("too many subqueries with IN are in each other");
+        }
         let plain = subquery.subquery.as_ref().clone();
         // A subquery with columns from outside has other tables, or the same ones by other names.
         let (rows, one) = match subquery.outer_ref_columns.is_empty() {

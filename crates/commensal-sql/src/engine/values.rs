@@ -3,7 +3,7 @@
 
 use super::functions::{
     self, CLOCK_OF_MOMENT, CLOCK_OF_NUMBER, CLOCK_OF_TEXT, DOUBLE_OF_TEXT, MOMENT_OF_NUMBER, NUMBER_OF_CLOCK,
-    NUMBER_OF_DATE, NUMBER_OF_MOMENT, TEXT_OF_CLOCK, TEXT_OF_DOUBLE, WHOLE_OF_TEXT,
+    NUMBER_OF_DATE, NUMBER_OF_MOMENT, READ_MOMENT, TEXT_OF_CLOCK, TEXT_OF_DOUBLE, WHOLE_OF_TEXT,
 };
 use super::kernels::is_extreme;
 use datafusion::arrow::datatypes::{DECIMAL128_MAX_PRECISION, DataType, Field, FieldRef, TimeUnit};
@@ -161,6 +161,10 @@ pub fn moment(value: Expr, kind: &DataType, result: &DataType) -> Expr {
             let moment = functions::function(MOMENT_OF_NUMBER).call(vec![cast(value, DataType::Int64)]);
             cast(moment, result.clone())
         }
+        false if is_text(kind) => {
+            let moment = functions::function(READ_MOMENT).call(vec![cast(value, DataType::Utf8)]);
+            cast(moment, result.clone())
+        }
         false => try_cast(value, result.clone()),
     }
 }
@@ -178,8 +182,8 @@ fn literal_number(value: &Expr) -> Option<Expr> {
 pub fn unsigned_zero(value: Expr, kind: &DataType) -> Expr {
     match kind {
         kind if kind.is_floating() => {
-            let value =
-                functions::function(functions::UNSIGNED_ZERO).call(vec![cast(value, DataType::Float64)]);
+            let value = functions::function(functions::DOUBLE_WITH_UNSIGNED_ZERO)
+                .call(vec![cast(value, DataType::Float64)]);
             cast(value, kind.clone())
         }
         _ => value,

@@ -79,6 +79,9 @@ const KNOWN: [(&str, &str, Kind); 50] = [
     ("version_comment", "commensal: SQL under workload groups", Kind::Fixed),
 ];
 
+/// Bytes that a session's user variables may have, with their names.
+const MOST_USER_VARIABLES: usize = 1 << 20;
+
 /// Modes of MySQL's `sql_mode` that change the meaning of a query.
 const MODES: [&str; 9] = [
     "ANSI",
@@ -127,17 +130,27 @@ impl Variables {
         self.0.get(name).cloned().or_else(|| known(name).map(|(default, _)| default.to_owned()))
     }
 
-    /// Sets a variable; `None` as the value restores the default.
+    /// Sets a variable; `None` as the value restores the default. The value of a user's variable (`@name`) is a literal.
     ///
     /// # Errors
     /// The variable does not exist or is read-only, or the value is not allowed.
     pub fn set(&mut self, name: &str, value: Option<&str>) -> Result<(), Error> {
         let name = current(name);
         if name.starts_with('@') {
-            match value {
-                Some(value) => self.0.insert(name.to_owned(), value.to_owned()),
-                None => self.0.remove(name),
-            };
+            self.0.remove(name);
+            let Some(value) = value else { return Ok(()) };
+            let used: usize = self
+                .0
+                .iter()
+                .filter(|(name, _)| name.starts_with('@'))
+                .map(|(name, value)| name.len() + value.len())
+                .sum();
+            if used + name.len() + value.len() > MOST_USER_VARIABLES {
+                return Err(Error::Rule(format!(
+                    "the variables of a session may have {MOST_USER_VARIABLES} bytes in all: {name} would exceed that"
+                )));
+            }
+            self.0.insert(name.to_owned(), value.to_owned());
             return Ok(());
         }
         let Some((_, kind)) = known(name) else {

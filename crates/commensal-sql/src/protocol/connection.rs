@@ -355,7 +355,7 @@ impl Served {
         let Statement::PassedOn(passed) = statement.map_err(|error| failure(&error))? else {
             return Err(Failure::new(1295, "HY000", "only queries can be prepared"));
         };
-        let prepared = self.session.prepare(&passed).map_err(|error| failure(&error))?;
+        let prepared = self.session.prepare(&passed, Vec::new()).map_err(|error| failure(&error))?;
         let number = prepared.placeholders();
         if u16::try_from(number).is_err() {
             return Err(Failure::new(1390, "HY000", "Prepared statement contains too many placeholders"));
@@ -382,8 +382,8 @@ impl Served {
         let Some(values) = values else {
             return Ok(Err(Failure::new(1210, "HY000", "Incorrect arguments to mysqld_stmt_execute")));
         };
-        let reply = match self.session.prepare(&statement.passed) {
-            Ok(prepared) => self.session.run_whole(prepared, values).await,
+        let reply = match self.session.prepare(&statement.passed, values) {
+            Ok(prepared) => self.session.run_whole(prepared).await,
             Err(error) => Err(error),
         };
         self.answer(reply, RowFormat::Binary).await?;

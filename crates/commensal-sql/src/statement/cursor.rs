@@ -1,8 +1,10 @@
 //! The tokens of one statement, and basic parsing steps for the grammars.
 
+use super::quotes::in_backticks;
 use super::syntax::{Properties, SyntaxError};
 use sqlparser::dialect::MySqlDialect;
-use sqlparser::tokenizer::{Location, Token, Tokenizer, Whitespace};
+use sqlparser::tokenizer::{Location, Span, Token, Tokenizer, Whitespace};
+use std::ops::Range;
 
 /// A comment `/*+…*/` and its position among the tokens.
 pub(super) struct Hint {
@@ -16,7 +18,8 @@ pub(super) struct Hint {
 
 /// A position among the tokens of a statement.
 pub(super) struct Cursor {
-    tokens: Vec<(Token, Location)>,
+    text: String,
+    tokens: Vec<(Token, Span)>,
     hints: Vec<Hint>,
     at: usize,
     end: Location,
@@ -29,7 +32,8 @@ impl Cursor {
             SyntaxError { line: line.max(1), column: column.max(1), problem: lower(&error.message) }
         })?;
         let end = all.last().map_or(Location { line: 1, column: 1 }, |token| token.span.end);
-        let mut cursor = Cursor { tokens: Vec::new(), hints: Vec::new(), at: 0, end };
+        let text = text.to_owned();
+        let mut cursor = Cursor { text, tokens: Vec::new(), hints: Vec::new(), at: 0, end };
         for token in all {
             match token.token {
                 Token::Whitespace(Whitespace::MultiLineComment(comment)) => {
@@ -40,7 +44,7 @@ impl Cursor {
                     }
                 }
                 Token::Whitespace(_) | Token::EOF => {}
-                token_itself => cursor.tokens.push((token_itself, token.span.start)),
+                token_itself => cursor.tokens.push((token_itself, token.span)),
             }
         }
         Ok(cursor)
@@ -70,7 +74,7 @@ impl Cursor {
     /// Returns an error which says that something else was expected at this position.
     pub fn fail(&self, expected: &str) -> SyntaxError {
         let (found, at) = match self.tokens.get(self.at) {
-            Some((token, at)) => (shown(token), *at),
+            Some((token, at)) => (shown(token), at.start),
             None => ("the end of the statement".to_owned(), self.end),
         };
         let problem = if expected.starts_with("the property") {
@@ -216,22 +220,65 @@ impl Cursor {
 }
 
 impl Cursor {
-    /// Consumes all tokens that are left, and returns them as text.
+    /// Consumes all tokens that are left, and returns them as they are written.
     pub fn rest(&mut self) -> String {
-        self.rest_with(|_| None)
+        let from = self.at;
+        self.at = self.tokens.len();
+        self.written(from)
     }
 
-    /// The same, with other names in place of some words.
-    pub fn rest_with<'a>(&mut self, name: impl Fn(&str) -> Option<&'a str>) -> String {
-        let tokens = self.tokens.split_off(self.at.min(self.tokens.len()));
-        let written = |(token, _): &(Token, Location)| match token {
-            Token::Word(word) => {
-                name(&word.value).map_or_else(|| token.to_string(), |name| format!("`{name}`"))
-            }
-            token => token.to_string(),
-        };
-        tokens.iter().map(written).collect::<Vec<_>>().join(" ")
+    /// Returns the text of the tokens from this one to the last one that was consumed.
+    pub fn written(&self, from: usize) -> String {
+        let tokens = self.tokens.get(from..self.at).unwrap_or_default();
+        match (tokens.first(), tokens.last()) {
+            (Some((_, first)), Some((_, last))) => self.text[self.range(first.start, last.end)].to_owned(),
+            _ => String::new(),
+        }
     }
+
+    /// The number of the next token.
+    pub fn at(&self) -> usize {
+        self.at
+    }
+
+    /// Like [`Cursor::rest`], with other names in place of columns: words in backticks, and those that are no NULL and no
+    /// function.
+    pub fn rest_with<'a>(&mut self, name: impl Fn(&str) -> Option<&'a str>) -> String {
+        let mut written = String::new();
+        let mut end = self.tokens.get(self.at).map_or(self.end, |(_, span)| span.start);
+        for (at, (token, span)) in self.tokens.iter().enumerate().skip(self.at) {
+            written.push_str(&self.text[self.range(end, span.start)]);
+            let is_call = matches!(self.token(at + 1), Some(Token::LParen));
+            let other = match token {
+                Token::Word(word) if word.quote_style.is_some() => name(&word.value),
+                Token::Word(word) if !is_call && !word.value.eq_ignore_ascii_case("null") => {
+                    name(&word.value)
+                }
+                _ => None,
+            };
+            match other {
+                Some(name) => written.push_str(&in_backticks(name)),
+                None => written.push_str(&self.text[self.range(span.start, span.end)]),
+            }
+            end = span.end;
+        }
+        self.at = self.tokens.len();
+        written
+    }
+
+    /// The bytes between two places of the text.
+    fn range(&self, from: Location, to: Location) -> Range<usize> {
+        offset(&self.text, from)..offset(&self.text, to)
+    }
+}
+
+/// Returns the byte at which a place begins. Lines and columns count from 1, columns in characters.
+fn offset(text: &str, at: Location) -> usize {
+    let lines = usize::try_from(at.line.saturating_sub(1)).unwrap_or(usize::MAX);
+    let line: usize = text.split_inclusive('\n').take(lines).map(str::len).sum();
+    let column = usize::try_from(at.column.saturating_sub(1)).unwrap_or(usize::MAX);
+    let rest = &text[line..];
+    line + rest.char_indices().nth(column).map_or(rest.len(), |(byte, _)| byte)
 }
 
 /// Formats a token for a message, without the content of quotes.

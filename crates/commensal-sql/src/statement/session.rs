@@ -100,7 +100,11 @@ fn assignment(cursor: &mut Cursor) -> Result<Assignment, SyntaxError> {
     if !cursor.take_sign(&Token::Assignment) {
         cursor.expect_sign(&Token::Eq)?;
     }
-    Ok(Assignment { global, name, value: value(cursor)? })
+    let from = cursor.at();
+    let value = value(cursor)?;
+    // A user's variable may have any value.
+    let value = if name.starts_with('@') { Value::Expression(cursor.written(from)) } else { value };
+    Ok(Assignment { global, name, value })
 }
 
 /// Parses the scope and the name of a variable.
@@ -126,7 +130,7 @@ fn variable(cursor: &mut Cursor) -> Result<(bool, String), SyntaxError> {
 /// Parses a value: a literal, or any other expression. An expression is kept as written, up to the next comma outside
 /// of parentheses.
 fn value(cursor: &mut Cursor) -> Result<Value, SyntaxError> {
-    let mut tokens = Vec::new();
+    let (mut tokens, from) = (Vec::new(), cursor.at());
     let mut depth = 0usize;
     while let Some(token) = cursor.peek() {
         match token {
@@ -146,7 +150,7 @@ fn value(cursor: &mut Cursor) -> Result<Value, SyntaxError> {
         [Token::Number(number, _)] => Value::Text(number.clone()),
         [Token::Number(number, _), Token::Mod] => Value::Text(format!("{number}%")),
         [Token::Minus, Token::Number(number, _)] => Value::Text(format!("-{number}")),
-        tokens => Value::Expression(tokens.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")),
+        _ => Value::Expression(cursor.written(from)),
     })
 }
 

@@ -2,7 +2,8 @@
 //! tables, with the titles that MySQL gives its columns.
 
 use super::cursor::Cursor;
-use super::syntax::{PassedOn, Statement, SyntaxError};
+use super::quotes::{in_backticks, in_quotes};
+use super::syntax::{Assignment, PassedOn, Statement, SyntaxError, Value};
 use sqlparser::tokenizer::Token;
 
 /// What stands between SHOW and the filter.
@@ -219,7 +220,13 @@ pub(super) fn statement(cursor: &mut Cursor) -> Result<Option<Statement>, Syntax
         let taken = spellings.iter().any(|words| cursor.take(&[&["SHOW"][..], *words].concat()));
         if taken {
             let text = query(cursor, table, condition, place, columns)?;
-            return Ok(Some(Statement::PassedOn(PassedOn { text, variables: Vec::new() })));
+            // It reads no row of the table that it names, so it does not wait for a place.
+            let bypass = Assignment {
+                global: false,
+                name: "bypass_workload_group".to_owned(),
+                value: Value::Text("true".to_owned()),
+            };
+            return Ok(Some(Statement::PassedOn(PassedOn { text, variables: vec![bypass] })));
         }
     }
     Ok(None)
@@ -231,7 +238,19 @@ fn of_one_column(cursor: &mut Cursor) -> Option<String> {
         Some(Token::Word(word)) => Some(word.value.clone()),
         _ => None,
     };
-    let (verb, table) = (word(0)?.to_uppercase(), format!("`{}`", word(1)?.replace('`', "``")));
+    // `EXPLAIN SELECT 'x'` has as many words.
+    let begins_statement = |token: &Token| {
+        let verbs = [
+            "select", "with", "values", "insert", "replace", "update", "delete", "table", "analyze",
+            "extended",
+        ];
+        matches!(token, Token::Word(word) if word.quote_style.is_none()
+            && verbs.iter().any(|verb| word.value.eq_ignore_ascii_case(verb)))
+    };
+    if cursor.token(1).is_some_and(begins_statement) {
+        return None;
+    }
+    let (verb, table) = (word(0)?.to_uppercase(), in_backticks(&word(1)?));
     let pattern = match cursor.token(2) {
         Some(Token::Word(word)) => Some(word.value.clone()),
         Some(Token::SingleQuotedString(text) | Token::DoubleQuotedString(text)) => Some(text.clone()),
@@ -240,7 +259,7 @@ fn of_one_column(cursor: &mut Cursor) -> Option<String> {
     };
     let text = match (verb.as_str(), pattern) {
         ("DESC" | "DESCRIBE" | "EXPLAIN", Some(pattern)) if cursor.token(3).is_none() => {
-            format!("SHOW COLUMNS FROM {table} LIKE {}", quoted(&pattern))
+            format!("SHOW COLUMNS FROM {table} LIKE {}", in_quotes(&pattern))
         }
         ("EXPLAIN", None) => format!("DESCRIBE {table}"),
         _ => return None,
@@ -275,8 +294,7 @@ fn query(
                 None => (from(cursor, "the name of a database")?, first),
             };
             // Reads no row, and fails without the table.
-            let quoted = |name: &String| format!("`{}`", name.replace('`', "``"));
-            let table: Vec<String> = database.iter().chain([&name]).map(quoted).collect();
+            let table: Vec<String> = database.iter().chain([&name]).map(|name| in_backticks(name)).collect();
             conditions.push(format!(
                 "(SELECT count(*) FROM (SELECT 1 FROM {} LIMIT 0) AS one) = 0",
                 table.join(".")
@@ -294,7 +312,7 @@ fn query(
     }
     let first = columns.first().and_then(|column| column.split(" AS ").nth(1)).unwrap_or_default();
     let filter = if let Some(pattern) = cursor.like()? {
-        format!(" WHERE {first} LIKE {}", quoted(&pattern))
+        format!(" WHERE {first} LIKE {}", in_quotes(&pattern))
     } else if cursor.take(&["WHERE"]) {
         // The titles have no case.
         let title = |word: &str| titles.iter().find(|title| title.eq_ignore_ascii_case(word)).copied();
@@ -313,9 +331,5 @@ fn from(cursor: &mut Cursor, what: &str) -> Result<Option<String>, SyntaxError> 
 
 /// A condition for a name; without one, for the session's database.
 fn equal(column: &str, name: Option<String>) -> String {
-    format!("{column} = {}", name.map_or_else(|| "database()".to_owned(), |name| quoted(&name)))
-}
-
-fn quoted(text: &str) -> String {
-    format!("'{}'", text.replace('\\', "\\\\").replace('\'', "''"))
+    format!("{column} = {}", name.map_or_else(|| "database()".to_owned(), |name| in_quotes(&name)))
 }

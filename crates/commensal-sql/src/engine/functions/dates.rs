@@ -40,6 +40,9 @@ pub const CLOCK_OF_FORMAT: &str = "__clock_of_format";
 /// Name of the function that reads a time from a number.
 pub const CLOCK_OF_NUMBER: &str = "__clock_of_number";
 
+/// Name of the function that reads a date, with time or without, from a text.
+pub const READ_MOMENT: &str = "__read_moment";
+
 /// Units of time.
 pub const SIMPLE_UNITS: [&str; 9] =
     ["microsecond", "second", "minute", "hour", "day", "week", "month", "quarter", "year"];
@@ -82,6 +85,7 @@ pub(super) const ROWS: &[RowFunction] = &[
     RowFunction::new(MOMENT_OF_NUMBER, &[Whole], Moment, |of| {
         moment_of_number(of[0].whole()).map(CellValue::Moment)
     }),
+    RowFunction::new(READ_MOMENT, &[Text], Moment, |of| read_moment(of[0].text()).map(CellValue::Moment)),
     RowFunction::new(DATE_FORMAT, &[Moment, Text], Text, |of| {
         Some(formatted(of[0].moment(), of[1].text()).into())
     }),
@@ -203,6 +207,63 @@ fn moment_of_number(number: i64) -> Option<NaiveDateTime> {
     let two = |of: i64| u32::try_from(of).ok();
     let date = NaiveDate::from_ymd_opt(i32::try_from(year).ok()?, two(month)?, two(day)?)?;
     date.and_hms_opt(two(time / 10_000)?, two(time / 100 % 100)?, two(time % 100)?)
+}
+
+/// Reads a date as MySQL does: with any marks between its parts or none, with or without a time, and with a year of two or
+/// four digits. What follows it is left out.
+fn read_moment(text: &str) -> Option<NaiveDateTime> {
+    let text = text.trim_start();
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let has_marks = text[digits..].starts_with(|mark: char| mark.is_ascii_punctuation() && mark != '.');
+    let (whole, rest) = text.split_at(digits);
+    let mut parts = [0; 6];
+    let fraction = match digits {
+        6 | 8 | 12 | 14 if !has_marks => {
+            let year = if digits % 6 == 0 { 2 } else { 4 };
+            let starts = std::iter::once(0).chain((year..digits).step_by(2));
+            for (part, start) in parts.iter_mut().zip(starts) {
+                *part = whole[start..if start == 0 { year } else { start + 2 }].parse().ok()?;
+            }
+            rest
+        }
+        1..=4 => {
+            let mut left = text;
+            for (at, part) in parts.iter_mut().enumerate() {
+                let digits =
+                    left.bytes().take_while(u8::is_ascii_digit).count().min(if at == 0 { 4 } else { 2 });
+                *part = left[..digits].parse().ok()?;
+                left = &left[digits..];
+                let next = match at {
+                    0 | 1 => left.trim_start_matches(|mark: char| mark.is_ascii_punctuation()),
+                    2 => left.strip_prefix('T').unwrap_or(left.trim_start()),
+                    _ => left
+                        .strip_prefix(|mark: char| mark.is_ascii_punctuation() && mark != '.')
+                        .unwrap_or(left),
+                };
+                if at > 1
+                    && (next.len() == left.len() || !next.starts_with(|digit: char| digit.is_ascii_digit()))
+                {
+                    break;
+                }
+                left = next;
+            }
+            left
+        }
+        _ => return None,
+    };
+    let [year, month, day, hour, minute, second] = parts;
+    let two_digits = matches!(digits, 1 | 2 | 6 | 12);
+    let year = match year {
+        0..70 if two_digits => year + 2000,
+        70..100 if two_digits => year + 1900,
+        year => year,
+    };
+    let micros: String =
+        fraction.strip_prefix('.').unwrap_or("").chars().take_while(char::is_ascii_digit).take(6).collect();
+    let micros = format!("{micros:0<6}").parse().ok()?;
+    let date =
+        NaiveDate::from_ymd_opt(i32::try_from(year).ok()?, month, day).filter(|date| is_date(*date))?;
+    date.and_hms_micro_opt(hour, minute, second, micros)
 }
 
 /// The weekday of a date, from the first day of the week.
@@ -365,8 +426,14 @@ pub fn clock_text(micros: i64) -> String {
     if fraction == 0 { whole } else { format!("{whole}.{fraction:06}") }
 }
 
-/// Reads HHMMSS.
+/// The least number that is a date with time and no time.
+const FIRST_MOMENT: u64 = 10_000_000_000;
+
+/// Reads HHMMSS, also after a date.
 fn clock_of_number(number: i64) -> Option<i64> {
+    if number.unsigned_abs() >= FIRST_MOMENT {
+        return (moment_of_number(number)?.time() - NaiveTime::MIN).num_microseconds();
+    }
     let of = number.unsigned_abs();
     let seconds = of / 10_000 * 3600 + of / 100 % 100 * 60 + of % 100;
     let micros = i64::try_from(seconds).ok()?.checked_mul(SECOND)?.min(LONGEST_TIME);
@@ -379,12 +446,12 @@ fn clock_of_text(text: &str) -> Option<i64> {
     let (sign, text) = text.strip_prefix('-').map_or((1, text), |text| (-1, text));
     let (days, clock) = match text.split_once([' ', 'T']) {
         Some((date, clock)) if date.contains('-') => (0, clock),
-        Some((days, clock)) => (days.parse::<i64>().ok()?, clock),
+        Some((days, clock)) => (whole_number(days)?, clock),
         None if moment_of_text(text).is_some() => (0, "0"),
         None => (0, text),
     };
     let (clock, fraction) = clock.split_once('.').unwrap_or((clock, ""));
-    let parts: Option<Vec<i64>> = clock.split(':').map(|part| part.parse().ok()).collect();
+    let parts: Option<Vec<i64>> = clock.split(':').map(whole_number).collect();
     let of_hours = |hours: i64| hours.min(LONGEST_TIME) * 3600;
     let seconds = match parts?.as_slice() {
         [hours, minutes, seconds] if *minutes < 60 && *seconds < 60 => {
@@ -398,6 +465,11 @@ fn clock_of_text(text: &str) -> Option<i64> {
     let micros =
         days.checked_mul(86_400)?.checked_add(seconds)?.checked_mul(SECOND)?.checked_add(fraction)?;
     Some(sign * micros.min(LONGEST_TIME))
+}
+
+/// Reads digits.
+fn whole_number(digits: &str) -> Option<i64> {
+    digits.bytes().all(|digit| digit.is_ascii_digit()).then(|| digits.parse().ok())?
 }
 
 /// A time without a date, or with one.
@@ -433,7 +505,8 @@ fn add_time(of: &[CellValue<'_>], sign: i64) -> Option<CellValue<'static>> {
         }
         Point::Moment(moment) => {
             let moved = moment.checked_add_signed(TimeDelta::microseconds(by))?;
-            let text = || moved.format("%Y-%m-%d %H:%M:%S%.f").to_string();
+            let fraction = if moved.nanosecond() == 0 { "" } else { "%.6f" };
+            let text = || moved.format(&format!("%Y-%m-%d %H:%M:%S{fraction}")).to_string();
             is_date(moved.date()).then(|| if is_text { text().into() } else { CellValue::Moment(moved) })
         }
     }

@@ -1,7 +1,7 @@
 //! Functions of numbers, and numbers in texts.
 
 use super::row::ArgumentKind::{Double, Text, Whole};
-use super::row::{CellValue, RowFunction};
+use super::row::{CellValue, RowFunction, length};
 
 /// Name of the function that gives the number at the beginning of a text.
 pub const DOUBLE_OF_TEXT: &str = "__double_of_text";
@@ -12,10 +12,12 @@ pub const WHOLE_OF_TEXT: &str = "__whole_of_text";
 pub const TEXT_OF_DOUBLE: &str = "__text_of_double";
 
 /// Name of the function that takes the sign off a zero. The optimizer would remove an addition of zero.
-pub const UNSIGNED_ZERO: &str = "__double_with_unsigned_zero";
+pub const DOUBLE_WITH_UNSIGNED_ZERO: &str = "__double_with_unsigned_zero";
 
 pub(super) const ROWS: &[RowFunction] = &[
-    RowFunction::new(UNSIGNED_ZERO, &[Double], Double, |of| Some(CellValue::Double(of[0].double() + 0.0))),
+    RowFunction::new(DOUBLE_WITH_UNSIGNED_ZERO, &[Double], Double, |of| {
+        Some(CellValue::Double(of[0].double() + 0.0))
+    }),
     RowFunction::new(TEXT_OF_DOUBLE, &[Double], Text, |of| {
         let value = of[0].double();
         Some(real(value, &value.to_string(), format!("{value:e}")).into())
@@ -89,10 +91,6 @@ pub fn decimal_of_text(text: &str, scale: u8) -> i128 {
         value = value.saturating_add(1);
     }
     if is_negative { -value } else { value }
-}
-
-fn length(of: usize) -> i64 {
-    i64::try_from(of).unwrap_or(i64::MAX)
 }
 
 fn double(text: &str) -> f64 {

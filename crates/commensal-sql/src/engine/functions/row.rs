@@ -132,3 +132,8 @@ pub fn date_of(days: i64) -> Option<NaiveDate> {
 
 /// Days from 1 January of year 1, which is day 1, to 1 January 1970.
 pub const DAYS_TO_1970: i64 = 719_163;
+
+/// A length as a number.
+pub(super) fn length(of: usize) -> i64 {
+    i64::try_from(of).unwrap_or(i64::MAX)
+}

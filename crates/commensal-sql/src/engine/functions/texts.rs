@@ -1,7 +1,7 @@
 //! Functions of texts.
 
 use super::row::ArgumentKind::{Bytes, Either, Text, Whole};
-use super::row::{CellValue, RowFunction};
+use super::row::{CellValue, RowFunction, length};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use md5::Md5;
@@ -79,6 +79,8 @@ pub(super) const ROWS: &[RowFunction] = &[
             (of.get(3).map_or(",", CellValue::text), of.get(4).map_or(64, CellValue::whole));
         let count = usize::try_from(count).ok().filter(|count| *count <= 64).unwrap_or(64);
         let bits = (0..count).map(|at| of[if of[0].whole() >> at & 1 == 1 { 1 } else { 2 }].text());
+        let length = bits.clone().map(|bit| bit.len() + separator.len()).sum::<usize>();
+        (length <= LONGEST).then_some(())?;
         Some(bits.collect::<Vec<_>>().join(separator).into())
     })
     .at_least(3),
@@ -110,10 +112,6 @@ pub(super) const ROWS: &[RowFunction] = &[
         Some(length(at.unwrap_or(0)).into())
     }),
 ];
-
-fn length(of: usize) -> i64 {
-    i64::try_from(of).unwrap_or(i64::MAX)
-}
 
 /// A number of characters; none if it is negative.
 fn count(of: i64) -> usize {

@@ -15,8 +15,34 @@ fn functions_have_mysqls_values() {
 }
 
 /// Expressions over one row, and their values.
-const VALUES: [(&str, &str); 172] = [
+const VALUES: [(&str, &str); 198] = [
     ("locate('b', s, 3)", "0"),
+    ("hour(20240101101112)", "10"),
+    ("cast('20240229' as date)", "2024-02-29"),
+    ("cast('2024/2/9' as date)", "2024-02-09"),
+    ("cast('24-02-29' as date)", "2024-02-29"),
+    ("cast('70-02-28' as date)", "1970-02-28"),
+    ("cast('240229' as date)", "2024-02-29"),
+    ("cast('20240229101112' as datetime)", "2024-02-29 10:11:12"),
+    ("cast('2024-02-29T10:11' as datetime)", "2024-02-29 10:11:00"),
+    ("cast('2024-02-30' as date)", "NULL"),
+    ("cast('2024-02-29x' as date)", "2024-02-29"),
+    ("year('1999.12.31')", "1999"),
+    ("datediff('2024-3-1', '2024/2/28')", "2"),
+    ("adddate('2024/2/28', 1)", "2024-02-29"),
+    ("hour('20240101101112')", "10"),
+    ("hour(240101101112)", "10"),
+    ("hour(101112)", "10"),
+    ("time('12:-5:00')", "NULL"),
+    ("time('10:11:12.5')", "10:11:12.500000"),
+    ("addtime('2024-01-01 00:00:00.5', '1')", "2024-01-01 00:00:01.500000"),
+    ("addtime('2024-01-01 00:00:00', '1')", "2024-01-01 00:00:01"),
+    ("cast(18446744073709551615 as unsigned) - 1", "18446744073709551614"),
+    ("cast(5 as unsigned) + -4", "1"),
+    ("cast(4294967296 as unsigned) * 4294967295", "18446744069414584320"),
+    ("sum(cast(18446744073709551615 as unsigned))", "18446744073709551615"),
+    ("export_set(5, 'Y', 'N', ',', 4)", "Y,N,Y,N"),
+    ("length(export_set(-1, repeat('x', 1000000), '', '', 64))", "NULL"),
     ("lpad(s, 5, 'xy')", "xyabc"),
     ("lpad(s, -1, 'x')", "NULL"),
     ("rpad(s, 5, '')", "NULL"),
@@ -467,4 +493,91 @@ fn values_are_converted_as_in_mysql() {
         let rows = client.query(sql).rows();
         assert_eq!(rows.iter().map(|row| row[0].as_str()).collect::<Vec<_>>(), want, "{sql}");
     }
+}
+
+/// Some replacements have a part of what they replace several times. Statements that would grow beyond measure are refused at
+/// once, by number 1235, and cost neither memory nor minutes.
+#[test]
+fn what_would_grow_beyond_measure_is_refused() {
+    let fixture = Fixture::new();
+    fixture.csv("t.csv", "id,s\n1,a\n");
+    let mut client = fixture.root();
+    let nested = |of: usize, from: &str, with: &dyn Fn(String) -> String| {
+        (0..of).fold(from.to_owned(), |inner, _| with(inner))
+    };
+    let many = |of: usize, one: &str| vec![one; of].join(", ");
+    let long = format!("concat({})", many(3_000, "s"));
+    for (kind, expression) in [
+        ("substring", nested(22, "id", &|inner| format!("length(substring(s, 1, {inner}))"))),
+        (
+            "count",
+            format!(
+                "count(distinct {}, id)",
+                nested(22, "s", &|inner| format!("substring(s, 1, ifnull({inner}, 1))"))
+            ),
+        ),
+        ("group_concat", format!("group_concat({long} order by {})", many(3_000, "1"))),
+        ("interval", format!("interval(length({long}), {})", many(3_000, "id"))),
+        ("list", format!("{long} in ({})", many(3_000, "s"))),
+        (
+            "budget",
+            format!(
+                "concat({})",
+                many(4_000, "truncate(substring(s, 1, length(concat(s, s, s, s, s, s, s, s))), 0)")
+            ),
+        ),
+        ("in", nested(9, "1", &|inner| format!("(1 in (select id from t where id = {inner}))"))),
+    ] {
+        let answer = client.query(&format!("select {expression} from t"));
+        assert!(matches!(&answer, Answer::Err(1235, _)), "{kind}: {answer:?}");
+    }
+    // What is long and does not grow is no such statement.
+    for expression in [
+        format!("id in ({})", many(20_000, "7")),
+        format!("length(concat({}))", many(5_000, "s")),
+        format!("id{}", " + 1".repeat(500)),
+    ] {
+        assert_eq!(client.query(&format!("select {expression} from t")).rows().len(), 1);
+    }
+}
+
+/// A value of a prepared statement means what it means as a literal.
+#[test]
+fn values_of_prepared_statements_are_literals() {
+    use crate::server::client::Parameter::{self, Double, Null, Whole};
+    let text = |value: &str| Parameter::Text(value.to_owned());
+    let fixture = Fixture::new();
+    fixture.csv("t.csv", "i,s,d,f\n7,xabcx,2024-02-29,2.345\n");
+    let mut client = fixture.root();
+    for (sql, values, literals) in [
+        ("str_to_date(s, ?)", vec![text("%Y")], vec!["'%Y'"]),
+        ("str_to_date('02.01.2024', ?)", vec![text("%d.%m.%Y")], vec!["'%d.%m.%Y'"]),
+        ("round(f, ?)", vec![Whole(1)], vec!["1"]),
+        ("truncate(f, ?)", vec![Whole(2)], vec!["2"]),
+        ("round(?, ?)", vec![Double(2.345), Whole(2)], vec!["2.345e0", "2"]),
+        ("? + interval 1 day", vec![text("2024-02-28")], vec!["'2024-02-28'"]),
+        ("d + interval ? day", vec![Whole(1)], vec!["1"]),
+        ("date_add(?, interval ? month)", vec![text("2024-01-31"), Whole(1)], vec!["'2024-01-31'", "1"]),
+        ("trim(? from ?)", vec![text("x"), text("xax")], vec!["'x'", "'xax'"]),
+        ("substring(?, ?, ?)", vec![text("abcdef"), Whole(2), Whole(3)], vec!["'abcdef'", "2", "3"]),
+        ("(i, ?) = (?, s)", vec![text("xabcx"), Whole(7)], vec!["'xabcx'", "7"]),
+        ("? in (i, ?)", vec![Whole(7), Null], vec!["7", "null"]),
+        ("case ? when i then ? else ? end", vec![Whole(7), text("a"), text("b")], vec!["7", "'a'", "'b'"]),
+        ("field(?, ?, s)", vec![text("xabcx"), text("y")], vec!["'xabcx'", "'y'"]),
+        ("concat(?, s)", vec![text("it's \\ ")], vec!["'it''s \\\\ '"]),
+        ("if(?, i, ?)", vec![Whole(0), Whole(-3)], vec!["0", "-3"]),
+        ("date_format(d, ?)", vec![text("%d.%m.")], vec!["'%d.%m.'"]),
+        ("cast(? as decimal(10, 3))", vec![text("2.5")], vec!["'2.5'"]),
+        ("? between ? and i", vec![Whole(3), Whole(2)], vec!["3", "2"]),
+        ("locate(?, s, ?)", vec![text("x"), Whole(2)], vec!["'x'", "2"]),
+    ] {
+        let mut literal = sql.to_owned();
+        literals.iter().for_each(|value| literal = literal.replacen('?', value, 1));
+        let of = |expression: &str| format!("select concat({expression}) from t");
+        let want = client.query(&of(&literal)).rows();
+        assert_eq!(client.prepared(&of(sql), &values).rows(), want, "{sql}");
+    }
+    let rows =
+        client.prepared("select i from t where s = ? limit ?, ?", &[text("xabcx"), Whole(0), text("5")]);
+    assert_eq!(rows.rows(), [["7"]]);
 }

@@ -29,6 +29,11 @@ fn tools_read_the_columns_of_tables() {
         ("show charset like 'utf8mb4'", vec!["utf8mb4", "UTF-8 Unicode", "utf8mb4_general_ci", "4"]),
         ("show collation where id = 46", vec!["utf8mb4_bin", "utf8mb4", "46", "", "Yes", "1"]),
         ("show variables where variable_name in ('autocommit', 'x')", vec!["autocommit", "ON"]),
+        (r"show variables where variable_name in ('autocommit', 'it''s \' x')", vec!["autocommit", "ON"]),
+        (
+            "show charset where `Default collation` = 'utf8mb4_general_ci' and charset is not null",
+            vec!["utf8mb4", "UTF-8 Unicode", "utf8mb4_general_ci", "4"],
+        ),
         ("select table_name from information_schema.tables where table_schema = 'main'", vec!["t"]),
     ] {
         assert_eq!(client.query(sql).rows(), [want], "{sql}");
@@ -42,6 +47,43 @@ fn tools_read_the_columns_of_tables() {
     {
         assert!(client.query(sql).rows().is_empty(), "{sql}");
     }
+    // A condition stays within the quotes in which it was written.
+    for (verb, title) in [
+        ("charset", "charset"),
+        ("collation", "collation"),
+        ("engines", "engine"),
+        ("table status", "name"),
+        ("index from t", "key_name"),
+        ("triggers", "`trigger`"),
+        ("variables", "variable_name"),
+        ("tables", "tables_in_main"),
+        ("columns from t", "field"),
+    ] {
+        for text in [r"'\' or 1 = 1 -- '", r"''' or 1 = 1 -- '", r"'\\'", "'`'", "'a\nb'", "\"'\""] {
+            let sql = format!("show {verb} where {title} = {text}");
+            assert!(client.query(&sql).rows().is_empty(), "{sql}");
+        }
+    }
+    for sql in ["explain select 'x'", "explain select null", "explain select @@version", "explain select a"] {
+        let answer = client.query(sql);
+        let is_of_columns =
+            matches!(&answer, Answer::Rows(names, _) if names.iter().any(|name| name == "Field"));
+        assert!(!is_of_columns, "{sql}: {answer:?}");
+    }
+}
+
+/// SHOW INDEX names a table and reads none of its rows, so a full queue does not hold it up.
+#[test]
+fn keys_are_shown_beside_a_full_queue() {
+    let fixture = Fixture::new();
+    fixture.csv("t.csv", "id\n1\n");
+    let mut client = fixture.root();
+    client.all(&[
+        "create workload group closed properties('max_concurrency'='0', 'max_queue_size'='0')",
+        "set workload_group = 'closed'",
+    ]);
+    assert!(matches!(client.query("select * from t"), Answer::Err(..)), "the group admits nothing");
+    assert!(client.query("show index from t").rows().is_empty());
 }
 
 /// MySQL's tables of keys, routines, triggers and so on have their columns, and no rows.
@@ -75,7 +117,9 @@ fn variables_of_the_user() {
     let fixture = Fixture::new();
     let mut client = fixture.root();
     client.all(&[
-        "set @a = 5, @b = 'x'",
+        "set @a = 5, @b = 'x', @c = '007', @d = (select count(*) from (select 1 union select 2) q), @e = @d * 2",
+        r#"set @f = date '2024-02-29', @g = 'it''s \\ \'x\'', @h = -1.50, @i = concat(@b, "',", null), @j = 1 = 1"#,
+        "set sql_mode = concat(@@sql_mode, ',STRICT_TRANS_TABLES')",
         "savepoint s",
         "release savepoint s",
         "lock tables t read",
@@ -86,6 +130,14 @@ fn variables_of_the_user() {
         ("select concat(@b, @a)", "x5"),
         ("select @A", "5"),
         ("select @nothing is null", "1"),
+        ("select @c", "007"),
+        ("select concat(@c, @d, @e)", "00724"),
+        ("select @f + interval 1 day", "2024-03-01"),
+        ("select @g", r"it's \ 'x'"),
+        ("select @h + 1", "-0.50"),
+        ("select @i is null", "1"),
+        ("select @j + 1", "2"),
+        ("select @@sql_mode", "ONLY_FULL_GROUP_BY,STRICT_TRANS_TABLES"),
         ("select last_insert_id()", "0"),
         ("select n'a'", "a"),
         ("select b'1000001' = 'A'", "1"),
@@ -98,6 +150,20 @@ fn variables_of_the_user() {
     }
     client.all(&["set @a = null"]);
     assert_eq!(client.query("select @a is null").cell(), "1");
+    for (sql, number) in [
+        ("set @a = foo", 1054),
+        ("set @a = (select 1, 2)", 1241),
+        ("set @a = (select 1 union select 2)", 1242),
+        ("set @a = 1) union (select 2", 1064),
+        ("set @a = repeat('x', 1100000)", 1105),
+    ] {
+        let answer = client.query(sql);
+        assert!(matches!(answer, Answer::Err(found, _) if found == number), "{sql}: {answer:?}");
+    }
+    let values: Vec<String> = (0..20).map(|at| format!("@v{at} = repeat('x', 60000)")).collect();
+    let answer = client.query(&format!("set {}", values.join(", ")));
+    assert!(matches!(&answer, Answer::Err(_, text) if text.contains("1048576 bytes in all")), "{answer:?}");
+    assert_eq!(client.query("select @v0 is null").cell(), "1", "a list is set as a whole");
 }
 
 #[test]
@@ -119,6 +185,28 @@ fn errors_have_mysqls_numbers() {
         ("select abs(1, 2)", 1582, "Incorrect parameter count in the call to native function 'abs'"),
         ("select concat()", 1582, "Incorrect parameter count in the call to native function 'concat'"),
         ("select id from t order by x.id", 1054, "Unknown column 'x.id' in 'order clause'"),
+        ("select id from t order by nothing", 1054, "Unknown column 'nothing' in 'order clause'"),
+        ("select nothing from t", 1054, "Unknown column 'nothing' in 'field list'"),
+        ("select t.nothing from t", 1054, "Unknown column 't.nothing' in 'field list'"),
+        ("select id from t where nothing = 1", 1054, "Unknown column 'nothing' in 'where clause'"),
+        (
+            "select id from t where id in (select nothing from t)",
+            1054,
+            "Unknown column 'nothing' in 'field list'",
+        ),
+        ("select count(*) from t group by nothing", 1054, "Unknown column 'nothing' in 'group statement'"),
+        ("select id from t having nothing > 1", 1054, "Unknown column 'nothing' in 'having clause'"),
+        (
+            "select a.id from t a join t b on a.nothing = b.id",
+            1054,
+            "Unknown column 'a.nothing' in 'on clause'",
+        ),
+        (
+            "select 18446744073709551615 + 1",
+            1690,
+            "BIGINT UNSIGNED value is out of range in '18446744073709551616'",
+        ),
+        ("select cast(5 as unsigned) - 6", 1690, "BIGINT UNSIGNED value is out of range in '-1'"),
         ("select nothing(1) from t", 1305, "FUNCTION main.nothing does not exist"),
         ("show index from nothing", 1146, "Table 'main.nothing' doesn't exist"),
         ("show create table nothing", 1146, "Table 'main.nothing' doesn't exist"),
