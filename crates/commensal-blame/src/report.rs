@@ -19,6 +19,8 @@ use std::collections::BTreeMap;
 
 /// Name of the row for the peers if there is a single target.
 const OWN_PEERS: &str = "its own peers";
+/// Culprits that the probe counted by kind only.
+const UNNAMED: &str = "tasks that could not be named";
 /// Kind of the row of this program's load generator.
 const GENERATOR: &str = "load generator";
 /// Number of culprits that get a row of their own; the time of the others is summed by kind.
@@ -385,12 +387,11 @@ fn rows(wait: &ByKind, culprits: &[(Culprit, u64)], names: &Names<'_>) -> Vec<(S
     }
     // Rows for time without a named cgroup: it did not fit into the probe's maps, or the report names no tasks of that
     // kind.
-    let unnamed = "tasks that could not be named";
     for (kind, what) in [
-        (Kind::Other, unnamed),
-        (Kind::Offline, unnamed),
-        (Kind::RealTime, unnamed),
-        (Kind::Online, if names.several { unnamed } else { OWN_PEERS }),
+        (Kind::Other, UNNAMED),
+        (Kind::Offline, UNNAMED),
+        (Kind::RealTime, UNNAMED),
+        (Kind::Online, if names.several { UNNAMED } else { OWN_PEERS }),
         (Kind::Kernel, "kernel threads"),
         (Kind::Idle, "nobody (idle wake-up, throttling)"),
         (Kind::Interrupt, "interrupts"),

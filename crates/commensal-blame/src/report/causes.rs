@@ -1,7 +1,7 @@
 //! What kept the targets from a CPU, in sentences: somebody else, or their own limit, and what to do about it.
 
 use super::text::time;
-use super::{GENERATOR, OWN_PEERS, Report, Row};
+use super::{GENERATOR, OWN_PEERS, Report, Row, UNNAMED};
 use crate::figures::{ByKind, Figures, Kind};
 use crate::surroundings::{Freeze, Limit, Surroundings};
 use commensal_core::actual::CgroupPath;
@@ -167,7 +167,7 @@ fn behind(row: &Row) -> Option<Cause> {
     } else if of(Kind::Offline) {
         (
             format!("offline work of {}", visible(&row.name)),
-            "`commensal apply` holds offline groups back".to_owned(),
+            "`commensal apply` or an agent holds offline groups back".to_owned(),
         )
     } else if of(Kind::Online) {
         let who = if row.name == OWN_PEERS { "its own other threads".to_owned() } else { name };
@@ -184,6 +184,14 @@ fn behind(row: &Row) -> Option<Cause> {
     } else if row.kind == GENERATOR {
         (name, "it is part of the measurement: start it on another machine, or on CPUs of its own".to_owned())
     } else {
+        if row.name == UNNAMED {
+            return Some(Cause {
+                cause: "other",
+                ms: row.ms,
+                what: format!("behind {UNNAMED}: {}", time(row.ms)),
+                advice: "a look of a second or two (--for 2s) keeps more of them apart".to_owned(),
+            });
+        }
         // A command with most of the time says more than a cgroup that is no service, such as the root.
         let mostly = row.commands.first().filter(|one| one.command.is_some() && one.ms > row.ms / 2.0);
         let mostly = mostly.map_or(String::new(), |one| format!(", mostly {}", one.label()));

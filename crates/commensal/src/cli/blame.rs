@@ -40,7 +40,7 @@ pub fn run(context: &mut Context, options: &Blame) -> anyhow::Result<u8> {
     let who = target::find(context, cgroups.as_ref(), options)?;
     let scope = Scope {
         online: who.online.iter().map(|one| one.subject.clone()).collect(),
-        offline: who.offline.iter().map(|one| one.subject.clone()).collect(),
+        offline: who.offline.iter().chain(&who.known_offline).map(|one| one.subject.clone()).collect(),
         unified: cgroups.as_ref().is_none_or(|found| found.unified),
         verify: options.verify,
         interrupts: !options.no_interrupts,

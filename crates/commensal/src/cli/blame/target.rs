@@ -32,6 +32,8 @@ pub struct Named {
 pub struct Who {
     pub online: Vec<Named>,
     pub offline: Vec<Named>,
+    /// Offline groups of the groups file beside targets that were named. They have no budget, but are called by what they are.
+    pub known_offline: Vec<Named>,
 }
 
 /// What a name can stand for. If it stands for several things of which one contains the others, the first of them
@@ -129,6 +131,15 @@ pub fn find(context: &mut Context, cgroups: Option<&Cgroups>, options: &Blame) -
     let both = who.offline.iter().find(|one| who.online.iter().any(|other| overlap(one, other)));
     if let Some(both) = both {
         bail!("{} cannot wait for itself: it is named as target and in --against", both.name);
+    }
+    if !options.target.is_empty() && options.against.is_empty() {
+        // Without a groups file there are none.
+        let mut known = names.groups(&|_, class| class == Class::Offline).unwrap_or_default();
+        let inside = |one: &Named, other: &Named| {
+            names.contains(std::slice::from_ref(one), std::slice::from_ref(other))
+        };
+        known.retain(|one| !who.online.iter().any(|other| inside(one, other) || inside(other, one)));
+        who.known_offline = known;
     }
     Ok(who)
 }
