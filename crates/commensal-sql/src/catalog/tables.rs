@@ -84,6 +84,31 @@ pub const ACTIVE_TASKS: Table = Table {
     ],
 };
 
+/// The last queries that took longer than `long_query_time`, and what they waited for. Waits of parallel tasks are added up.
+pub const SLOW_QUERIES: Table = Table {
+    name: "slow_queries",
+    columns: &[
+        ("QUERY_ID", Varchar),
+        ("USER", Varchar),
+        ("WORKLOAD_GROUP", Varchar),
+        ("END_TIME", Varchar),
+        ("QUERY_TIME_MS", Bigint),
+        ("QUEUE_TIME_MS", Bigint),
+        ("MEMORY_WAIT_MS", Bigint),
+        ("CPU_WAIT_MS", Bigint),
+        ("LOCAL_READ_WAIT_MS", Bigint),
+        ("REMOTE_READ_WAIT_MS", Bigint),
+        ("CPU_TIME_MS", Bigint),
+        ("SCAN_ROWS", Bigint),
+        ("LOCAL_READ_BYTES", Bigint),
+        ("REMOTE_READ_BYTES", Bigint),
+        ("PEAK_MEMORY_BYTES", Bigint),
+        ("SPILLED_BYTES", Bigint),
+        ("ERROR", Varchar),
+        ("STATEMENT", Varchar),
+    ],
+};
+
 /// Workload policies; [`super::PolicyRow`] holds the values.
 pub const POLICIES: Table = Table {
     name: "workload_policy",

@@ -96,7 +96,9 @@ pub fn pace_in_place(query: &Query) {
     }
     while query.ended().is_none() {
         let Some(wait) = query.group().cpu.wait(now_ns()) else { break };
+        let begun = Instant::now();
         blocking(|| std::thread::sleep(wait.min(Duration::from_millis(20))));
+        query.usage.add_cpu_waited(begun.elapsed());
     }
     SPAN.set(Some(Span::now()));
 }
@@ -141,8 +143,9 @@ impl<F: Future + Unpin> Future for Charged<F> {
                 if pause.as_mut().poll(context).is_pending() {
                     return Poll::Pending;
                 }
-                let waited = since.elapsed().as_nanos() as u64;
-                this.query.group().cpu.waited(waited);
+                let waited = since.elapsed();
+                this.query.group().cpu.waited(waited.as_nanos() as u64);
+                this.query.usage.add_cpu_waited(waited);
                 this.pause = None;
             }
             let group = this.query.group();

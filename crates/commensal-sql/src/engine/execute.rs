@@ -24,8 +24,9 @@ use super::worker::wire::Order;
 use super::worker::{Worker, relay::relay};
 use super::write::{self, Target};
 use commensal_store::Source;
-use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::array::{ArrayRef, RecordBatch, StringArray};
 use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::error::DataFusionError;
 use datafusion::execution::SessionStateBuilder;
 use datafusion::execution::context::{SQLOptions, SessionState};
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
@@ -187,6 +188,7 @@ impl Drop for Held {
         query.set_done();
         let group = query.group();
         let Identity { number, id, .. } = &query.identity;
+        self.engine.queries.note(query, group.memory.of(*number).1);
         let forgotten = group.memory.leave(*number);
         if forgotten > 0 {
             tracing::debug!(query = %id, forgotten, "bytes were still reserved at the end");
@@ -277,6 +279,9 @@ pub async fn finish(held: Held, outcome: Result<(), Error>, sender: &mpsc::Sende
     // A cancelled query reports the reason of the cancellation instead of the errors that the cancellation causes in
     // operators.
     let outcome = outcome.map_err(|error| query.ended().unwrap_or(error));
+    if let Err(why) = &outcome {
+        query.fail(why);
+    }
     drop(held);
     let word = match outcome {
         Ok(()) => Event::End,
@@ -299,6 +304,7 @@ async fn run(
 ) -> Result<(), Error> {
     let (dry_run, target) = (work.options.dry_run, work.target.clone());
     let (state, plan) = plan(engine, query, work).await?;
+    let is_analysis = matches!(plan, LogicalPlan::Analyze(_));
     let physical = paced(state.create_physical_plan(&plan).await?, query)?;
     query.usage.set_plan(Arc::clone(&physical));
     let mut stream = execute_stream(physical, state.task_ctx())?;
@@ -320,6 +326,13 @@ async fn run(
         if sender.send(Event::Batch(batch?)).await.is_err() {
             break;
         }
+    }
+    if is_analysis {
+        let (title, waits) = ("Waits", query.waits().to_string());
+        let column = |text: &str| Arc::new(StringArray::from(vec![text])) as ArrayRef;
+        let row = RecordBatch::try_new(stream.schema(), vec![column(title), column(&waits)]);
+        let row = row.map_err(DataFusionError::from)?;
+        let _ = sender.send(Event::Batch(row)).await;
     }
     Ok(())
 }

@@ -72,6 +72,14 @@ impl QueryPool {
             None => DataFusionError::ResourcesExhausted(fallback()),
         }
     }
+
+    /// Waits until memory is freed, for at most 20 ms. Blocks the thread without blocking other tasks: those that free
+    /// memory need a thread to finish.
+    fn wait_for(&self, memory: &GroupMemory) {
+        let begun = Instant::now();
+        cpu::blocking(|| memory.wait(Duration::from_millis(20)));
+        self.query.usage.add_memory_waited(begun.elapsed());
+    }
 }
 
 impl fmt::Display for QueryPool {
@@ -127,7 +135,7 @@ impl MemoryPool for QueryPool {
                         return Err(DataFusionError::ResourcesExhausted(text));
                     }
                     pressing.get_or_insert_with(|| Pressing::new(&group));
-                    cpu::blocking(|| memory.wait(Duration::from_millis(20)));
+                    self.wait_for(memory);
                 }
                 Answer::TooLarge { used, limit } => {
                     return Err(DataFusionError::ResourcesExhausted(format!(
@@ -152,8 +160,7 @@ impl MemoryPool for QueryPool {
                             )
                         }));
                     }
-                    // Blocks the thread without blocking other tasks: the victim's own tasks need a thread to finish.
-                    cpu::blocking(|| memory.wait(Duration::from_millis(20)));
+                    self.wait_for(memory);
                 }
                 // The query's account is closed, and its remaining tasks are dropped when they yield. A refusal now
                 // would make these tasks spill.

@@ -11,6 +11,7 @@ use super::terms::QueryLimits;
 use crate::statement::UserName;
 use arc_swap::ArcSwap;
 use commensal_store::{Query as Reader, QueryId, Reach, Source};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -89,6 +90,37 @@ impl Timing {
     }
 }
 
+/// How long a query has waited, by what it waited for. Waits of tasks that run in parallel are added up.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Waits {
+    /// For a place in the queue.
+    pub queue: Duration,
+    /// For memory that others free or spill.
+    pub memory: Duration,
+    /// For CPU time, because of the group's limit.
+    pub cpu: Duration,
+    /// For reads from local disks, because of the group's limit.
+    pub local: Duration,
+    /// For reads from remote stores, because of the group's limit.
+    pub remote: Duration,
+}
+
+impl fmt::Display for Waits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Waits { queue, memory, cpu, local, remote } = *self;
+        let ms = |wait: Duration| wait.as_millis();
+        write!(
+            f,
+            "queue={} ms, memory={} ms, cpu={} ms, local_reads={} ms, remote_reads={} ms",
+            ms(queue),
+            ms(memory),
+            ms(cpu),
+            ms(local),
+            ms(remote)
+        )
+    }
+}
+
 /// Whether a query is cancelled, and why.
 #[derive(Debug, Default)]
 struct Cancellation {
@@ -134,11 +166,13 @@ impl Charging {
         }
     }
 
-    /// Returns the bytes that were read from sources of this kind.
-    fn delivered_bytes(&self, reach: Reach) -> u64 {
+    /// Returns the bytes that were read from sources of this kind, and how long the query waited for them.
+    fn reads(&self, reach: Reach) -> (u64, Duration) {
         let readers = lock(&self.readers);
         let read = readers.iter().filter(|(source, _)| source.reach() == reach);
-        read.map(|(_, reader)| reader.statistics().delivered_bytes).sum()
+        read.map(|(_, reader)| reader.statistics()).fold((0, Duration::ZERO), |(bytes, waited), one| {
+            (bytes + one.delivered_bytes, waited + one.waited)
+        })
     }
 }
 
@@ -154,6 +188,8 @@ pub struct Query {
     pub usage: Arc<Usage>,
     cancellation: Cancellation,
     charging: Charging,
+    /// Why the query has failed, if it has.
+    failure: OnceLock<String>,
 }
 
 impl fmt::Debug for Query {
@@ -174,7 +210,33 @@ impl Query {
             usage: Arc::default(),
             cancellation: Cancellation::default(),
             charging: Charging::new(group),
+            failure: OnceLock::new(),
         })
+    }
+
+    /// Notes why the query fails.
+    pub fn fail(&self, why: &Error) {
+        let _ = self.failure.set(why.to_string());
+    }
+
+    /// Returns why the query has failed or was cancelled.
+    #[must_use]
+    pub fn failure(&self) -> Option<String> {
+        self.failure.get().cloned().or_else(|| self.ended().map(|why| why.to_string()))
+    }
+
+    /// Returns how long the query has waited so far.
+    #[must_use]
+    pub fn waits(&self) -> Waits {
+        let reported = self.usage.reported_waits();
+        let (memory, cpu) = self.usage.waited();
+        Waits {
+            queue: self.timing.queued(),
+            memory: memory + reported.memory,
+            cpu: cpu + reported.cpu,
+            local: self.charging.reads(Reach::Local).1 + reported.local,
+            remote: self.charging.reads(Reach::Remote).1 + reported.remote,
+        }
     }
 
     /// Returns the accounts of the group on whose threads the query runs.
@@ -262,7 +324,7 @@ impl Query {
     #[must_use]
     pub fn scan_bytes(&self) -> (u64, u64) {
         let (local, remote) = self.usage.reported_bytes();
-        let delivered = |reach: Reach| self.charging.delivered_bytes(reach);
+        let delivered = |reach: Reach| self.charging.reads(reach).0;
         (delivered(Reach::Local) + local, delivered(Reach::Remote) + remote)
     }
 }

@@ -167,6 +167,14 @@ impl Queue {
         self.lock().line.lengths()
     }
 
+    /// Returns the number of queries that are served before this one, and the queries that run; `None` if it does not wait.
+    #[must_use]
+    pub fn ahead_of(&self, number: u64) -> Option<(usize, Vec<u64>)> {
+        let state = self.lock();
+        let ahead = state.line.waiting.iter().position(|(waiting, _)| *waiting == number)?;
+        Some((ahead, state.line.running.keys().copied().collect()))
+    }
+
     /// Admits waiting queries. Callers call this function when memory was freed.
     pub fn admit(&self) {
         let mut state = self.lock();

@@ -363,7 +363,8 @@ impl Session {
         if !bypass {
             let QueryLimits { slots, timeout, .. } = query.limits;
             let request = SlotRequest { number: query.identity.number, slots, timeout };
-            held.take(query.home().queue.enter(request, query.stopped()).await?);
+            let place = query.home().queue.enter(request, query.stopped()).await;
+            held.take(place.inspect_err(|why| query.fail(why))?);
         }
         execute::start(held, work).await
     }

@@ -5,6 +5,7 @@ use super::connections::Connection;
 use super::data::INFORMATION_SCHEMA;
 use super::error::Error;
 use super::grid::{Grid, INT, TEXT, int, text};
+use super::query::Query;
 use super::{Engine, dialect, system};
 use crate::catalog::{is_like, show_groups};
 use crate::statement::{Statement, UserName, in_backticks};
@@ -192,7 +193,9 @@ fn processes(engine: &Engine, user: &UserName, full: bool) -> Grid {
         ("Info", TEXT),
         ("QueryId", TEXT),
         ("WorkloadGroup", TEXT),
+        ("WaitsFor", TEXT),
     ]);
+    let queries = engine.queries.all();
     let sees_all = engine.is_admin(user);
     for other in engine.connections.all().iter().filter(|other| sees_all || other.user == *user) {
         let query = other.current().filter(|query| !query.is_done());
@@ -214,9 +217,22 @@ fn processes(engine: &Engine, user: &UserName, full: bool) -> Grid {
             info.map_or_else(none, text),
             query.as_ref().map_or_else(none, |query| text(&query.identity.id)),
             query.as_ref().map_or_else(none, |query| text(&query.group().name)),
+            query.as_ref().and_then(|query| place_of(query, &queries)).map_or_else(none, text),
         ]);
     }
     grid
+}
+
+/// Returns what a query in a queue waits for, and the connections that have it.
+fn place_of(query: &Query, all: &[Arc<Query>]) -> Option<String> {
+    let (ahead, running) = query.home().queue.ahead_of(query.identity.number)?;
+    let holders = all.iter().filter(|other| running.contains(&other.identity.number));
+    let holders: Vec<String> = holders.map(|other| other.identity.connection.to_string()).collect();
+    let group = &query.home().name;
+    Some(match holders.as_slice() {
+        [] => format!("a place in {group}, {ahead} before it"),
+        all => format!("a place in {group}, {ahead} before it; connections {} have places", all.join(", ")),
+    })
 }
 
 /// Returns MySQL's name for an Arrow type.

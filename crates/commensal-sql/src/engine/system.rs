@@ -7,10 +7,11 @@ use super::grid::{Grid, INT, REAL, TEXT, int, real, text};
 use super::mysql_tables;
 use super::query::Query;
 use crate::catalog::tables::{
-    ACTIVE_TASKS, GROUPS, Kind, POLICIES, PRIVILEGES, READS, RESOURCE_USAGE, Table,
+    ACTIVE_TASKS, GROUPS, Kind, POLICIES, PRIVILEGES, READS, RESOURCE_USAGE, SLOW_QUERIES, Table,
 };
 use crate::property::{self, Cell, PropertyRow, Shown};
 use crate::statement::UserName;
+use chrono::{DateTime, Utc};
 use datafusion::arrow::datatypes::DataType;
 use datafusion::catalog::TableProvider;
 use datafusion::catalog::information_schema::INFORMATION_SCHEMA_TABLES;
@@ -18,11 +19,12 @@ use datafusion::common::ScalarValue;
 use datafusion::datasource::MemTable;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The backend number: there is one backend, this process.
 const BACKEND: u64 = 1;
 
-const OURS: [Table; 6] = [RESOURCE_USAGE, READS, GROUPS, ACTIVE_TASKS, POLICIES, PRIVILEGES];
+const OURS: [Table; 7] = [RESOURCE_USAGE, READS, GROUPS, ACTIVE_TASKS, SLOW_QUERIES, POLICIES, PRIVILEGES];
 
 /// Additional columns of [`RESOURCE_USAGE`].
 const USAGE_OURS: [(&str, DataType); 8] = [
@@ -105,6 +107,8 @@ impl<'a> System<'a> {
             self.reads()
         } else if is(&ACTIVE_TASKS) {
             self.tasks()
+        } else if is(&SLOW_QUERIES) {
+            self.slow_queries()
         } else if is(&GROUPS) {
             self.groups()
         } else if is(&POLICIES) {
@@ -182,7 +186,7 @@ impl<'a> System<'a> {
 
     fn tasks(&self) -> Grid {
         let mut grid = grid(&ACTIVE_TASKS, &TASKS_OURS);
-        for query in self.engine.queries.all().iter().filter(|query| self.sees(query)) {
+        for query in self.engine.queries.all().iter().filter(|query| self.sees(&query.identity.user)) {
             let (group, usage) = (query.group(), &query.usage);
             let (held, peak) = group.memory.of(query.identity.number);
             let (local, remote) = query.scan_bytes();
@@ -207,6 +211,36 @@ impl<'a> System<'a> {
                 text(state(query)),
                 int(query.timing.queued().as_millis() as u64),
                 text(&query.identity.user.name),
+            ]);
+        }
+        grid
+    }
+
+    fn slow_queries(&self) -> Grid {
+        let mut grid = grid(&SLOW_QUERIES, &[]);
+        for slow in self.engine.queries.slow().into_iter().filter(|slow| self.sees(&slow.identity.user)) {
+            let (waits, (local, remote)) = (slow.waits, slow.scan_bytes);
+            let ms = |time: Duration| int(time.as_millis() as u64);
+            let ended = DateTime::<Utc>::from(slow.ended).format("%Y-%m-%d %H:%M:%S");
+            grid.row(vec![
+                text(slow.identity.id),
+                text(slow.identity.user.name),
+                text(slow.group),
+                text(ended.to_string()),
+                ms(slow.took),
+                ms(waits.queue),
+                ms(waits.memory),
+                ms(waits.cpu),
+                ms(waits.local),
+                ms(waits.remote),
+                int(slow.cpu_ns / 1_000_000),
+                int(slow.scan_rows),
+                int(local),
+                int(remote),
+                int(slow.peak as u64),
+                int(slow.spilled_bytes),
+                ScalarValue::Utf8(slow.failure),
+                text(slow.identity.sql),
             ]);
         }
         grid
@@ -259,9 +293,9 @@ impl<'a> System<'a> {
         grid
     }
 
-    /// Whether the user may see a query: users see their own queries, an administrator sees all.
-    fn sees(&self, query: &Query) -> bool {
-        query.identity.user == *self.user || self.engine.is_admin(self.user)
+    /// Whether the user may see the queries of a user: users see their own, an administrator sees all.
+    fn sees(&self, of: &UserName) -> bool {
+        of == self.user || self.engine.is_admin(self.user)
     }
 }
 

@@ -15,6 +15,8 @@ pub struct QueryLimits {
     pub timeout: Option<Duration>,
     /// `max_execution_time`: the time limit, if any, from the query's arrival.
     pub execution: Option<Duration>,
+    /// `long_query_time`: from which time on the query is listed as slow; `None` never.
+    pub slow_after: Option<Duration>,
 }
 
 /// How a statement is planned and run.

@@ -23,7 +23,7 @@ enum Kind {
 pub const VERSION: &str = "8.0.33-commensal";
 
 /// Name, default value, type.
-const KNOWN: [(&str, &str, Kind); 50] = [
+const KNOWN: [(&str, &str, Kind); 51] = [
     // Variables of workload groups.
     ("workload_group", "", Kind::Text),
     ("bypass_workload_group", "false", Kind::Switch),
@@ -51,6 +51,8 @@ const KNOWN: [(&str, &str, Kind); 50] = [
     ("group_concat_max_len", "1024", Kind::Ignored),
     ("init_connect", "", Kind::Ignored),
     ("interactive_timeout", "28800", Kind::Ignored),
+    // In seconds. Slower queries are listed in information_schema.slow_queries.
+    ("long_query_time", "10", Kind::Number),
     ("license", "Apache-2.0", Kind::Fixed),
     ("lower_case_table_names", "0", Kind::Fixed),
     ("max_allowed_packet", "4194304", Kind::Ignored),
@@ -254,7 +256,7 @@ impl Variables {
         self.get("transaction_read_only").as_deref() == Some("1")
     }
 
-    /// Returns the limits of a query: `query_slot_count`, and unless they are zero `exec_mem_limit`, `query_timeout` (in
+    /// Returns the limits of a query: `query_slot_count`, `long_query_time`, and unless they are zero `exec_mem_limit`, `query_timeout` (in
     /// seconds) and `max_execution_time` (in milliseconds).
     #[must_use]
     pub fn limits(&self) -> QueryLimits {
@@ -264,6 +266,7 @@ impl Variables {
             memory: usize::try_from(self.number("exec_mem_limit")).ok().filter(|bytes| *bytes > 0),
             timeout: positive("query_timeout").map(Duration::from_secs),
             execution: positive("max_execution_time").map(Duration::from_millis),
+            slow_after: Some(Duration::from_secs(self.number("long_query_time"))),
         }
     }
 

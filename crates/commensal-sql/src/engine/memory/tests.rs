@@ -30,7 +30,7 @@ fn begin(group: &Arc<Group>, slots: u32, can_spill: bool) -> Running {
     let identity = Identity::new(1, UserName::anywhere("root"), String::new());
     let query = Query::new(
         identity,
-        QueryLimits { slots, memory: None, timeout: None, execution: None },
+        QueryLimits { slots, memory: None, timeout: None, execution: None, slow_after: None },
         group.accounts(),
     );
     group.memory.join(&query);

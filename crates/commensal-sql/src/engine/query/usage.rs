@@ -1,11 +1,13 @@
 //! The resources that a query has used so far. This process counts them, or the worker process that runs the query
 //! reports them.
 
+use super::Waits;
 use crate::engine::worker::wire::QueryUse;
 use datafusion::physical_plan::ExecutionPlan;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// Resource usage of a query.
 #[derive(Default)]
@@ -13,6 +15,8 @@ pub struct Usage {
     cpu_ns: AtomicU64,
     spilled_bytes: AtomicU64,
     unspilled_bytes: AtomicU64,
+    memory_waited_ns: AtomicU64,
+    cpu_waited_ns: AtomicU64,
     /// The query's plan, whose counters are read. The plan refers back to the query, so it is dropped when the query is
     /// done.
     plan: Mutex<Option<Arc<dyn ExecutionPlan>>>,
@@ -59,6 +63,29 @@ impl Usage {
     /// Adds bytes read back from spill files.
     pub fn add_unspilled(&self, bytes: u64) {
         self.unspilled_bytes.fetch_add(bytes, Relaxed);
+    }
+
+    /// Adds a wait for memory.
+    pub fn add_memory_waited(&self, waited: Duration) {
+        self.memory_waited_ns.fetch_add(waited.as_nanos() as u64, Relaxed);
+    }
+
+    /// Adds a wait for CPU time.
+    pub fn add_cpu_waited(&self, waited: Duration) {
+        self.cpu_waited_ns.fetch_add(waited.as_nanos() as u64, Relaxed);
+    }
+
+    /// Returns how long tasks in this process have waited for memory, and for CPU time.
+    #[must_use]
+    pub fn waited(&self) -> (Duration, Duration) {
+        let of = |ns: &AtomicU64| Duration::from_nanos(ns.load(Relaxed));
+        (of(&self.memory_waited_ns), of(&self.cpu_waited_ns))
+    }
+
+    /// Returns the waits that the worker process has reported.
+    #[must_use]
+    pub fn reported_waits(&self) -> Waits {
+        lock(&self.reported).waits
     }
 
     /// Marks that the query runs in a worker process.

@@ -151,8 +151,13 @@ async fn answer(engine: &Arc<Engine>, group: &Arc<Group>, stream: UnixStream, fi
         sql: String::new(),
     };
     // The server enforces the time limit.
-    let limits =
-        QueryLimits { slots: order.slots, memory: order.memory_limit, timeout: None, execution: None };
+    let limits = QueryLimits {
+        slots: order.slots,
+        memory: order.memory_limit,
+        timeout: None,
+        execution: None,
+        slow_after: None,
+    };
     let query = Query::new(identity, limits, group.accounts());
     let gone = Arc::clone(&query);
     let watch = tokio::spawn(async move {
@@ -337,5 +342,6 @@ fn used(query: &Query) -> QueryUse {
         remote_bytes,
         spilled_bytes: usage.spilled_bytes(),
         unspilled_bytes: usage.unspilled_bytes(),
+        waits: query.waits(),
     }
 }

@@ -9,6 +9,7 @@
 //!   slow reader only slows down its own query, and closing the socket cancels the query.
 
 use super::super::error::Error;
+use super::super::query::Waits;
 use super::super::settings::Settings;
 use super::super::terms::PlanOptions;
 use datafusion::arrow::array::RecordBatch;
@@ -137,6 +138,8 @@ pub struct QueryUse {
     pub spilled_bytes: u64,
     /// Bytes read back from spill files.
     pub unspilled_bytes: u64,
+    /// How long the query has waited in the worker.
+    pub waits: Waits,
 }
 
 /// A query for a worker: the statement as its user wrote it, and everything else that the worker needs to run it.

@@ -66,7 +66,7 @@ fn cooperative(group: &Arc<Group>) -> Duration {
     let mut tasks = Vec::new();
     for _ in 0..2 {
         let identity = Identity::new(0, UserName::anywhere("root"), String::new());
-        let limits = QueryLimits { slots: 1, memory: None, timeout: None, execution: None };
+        let limits = QueryLimits { slots: 1, memory: None, timeout: None, execution: None, slow_after: None };
         let query = Query::new(identity, limits, group.accounts());
         let work = Arc::clone(&work);
         let task = Box::pin(async move {

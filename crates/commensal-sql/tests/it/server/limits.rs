@@ -1,6 +1,6 @@
 //! Limits of groups, as their users meet them.
 
-use crate::server::client::Answer;
+use crate::server::client::{Answer, Client};
 use crate::server::fixture::{Fixture, MEMORY, beside, eventually};
 use crate::server::wire::ENDLESS;
 
@@ -49,6 +49,8 @@ fn the_queue_lets_in_refuses_and_gives_up() {
     let listed = root.query("show processlist").rows();
     let of = |state: &str| listed.iter().find(|row| row[6] == state).unwrap()[0].clone();
     assert_ne!(of("QUEUED"), of("RUNNING"));
+    let waits: Vec<&str> = listed.iter().map(|row| row[10].as_str()).filter(|text| *text != "NULL").collect();
+    assert_eq!(waits, [format!("a place in q, 0 before it; connections {} have places", of("RUNNING"))]);
     root.all(&[&format!(
         "kill query {}",
         listed.iter().find(|row| row[9] == "q" && row[6] == "RUNNING").unwrap()[0]
@@ -56,6 +58,57 @@ fn the_queue_lets_in_refuses_and_gives_up() {
     assert_eq!(running.join().unwrap().error(), "query is cancelled");
     assert_eq!(waiting.join().unwrap().cell(), "20000");
     eventually("nothing runs or waits", || fixture.is_quiet());
+}
+
+/// What slow queries waited for, by limit.
+#[test]
+fn slow_queries_are_listed_with_their_waits() {
+    let fixture = Fixture::new();
+    fixture.hits("hits.parquet", 100_000);
+    let mut root = fixture.root();
+    root.all(&[
+        "create workload group reads properties('read_bytes_per_second'='2097152')",
+        "create workload group queue properties('max_concurrency'='0', 'max_queue_size'='1', 'queue_timeout'='500')",
+        "create workload group cpu properties('cpu_hard_limit'='1%')",
+    ]);
+    let mut client = fixture.root();
+    client.all(&["set workload_group = 'reads'", "select count(*) from hits", "set long_query_time = 0"]);
+    client.all(&["set dry_run_query = true", "select url from hits", "set dry_run_query = false"]);
+    client.all(&["set workload_group = 'queue'"]);
+    assert_eq!(client.query("select count(*) from hits").error(), "query queue timeout, timeout: 500 ms ");
+    client.all(&["set workload_group = 'cpu'", "select count(distinct url), max(title) from hits"]);
+    client.all(&["set long_query_time = 10", "select 'is not slow'"]);
+    let rows = root
+        .query(
+            "select workload_group, queue_time_ms, memory_wait_ms, cpu_wait_ms, local_read_wait_ms, remote_read_wait_ms, \
+             query_time_ms, scan_rows, error from information_schema.slow_queries where statement like '%hits%'",
+        )
+        .rows();
+    let groups: Vec<&str> = rows.iter().map(|row| row[0].as_str()).collect();
+    assert_eq!(groups, ["reads", "queue", "cpu"], "{rows:?}");
+    let ms = |row: usize, column: usize| rows[row][column].parse::<u64>().unwrap();
+    assert!(ms(0, 4) > 0 && ms(0, 6) > 0 && rows[0][7] == "100000" && rows[0][8] == "NULL", "{rows:?}");
+    assert!(ms(1, 1) == ms(1, 6) && rows[1][8].contains("queue timeout"), "{rows:?}");
+    assert!(ms(2, 3) > 0 && ms(2, 4) == 0, "{rows:?}");
+    assert!((0..3).all(|row| ms(row, 2) == 0 && ms(row, 5) == 0), "{rows:?}");
+    assert!(
+        root.query("select * from information_schema.slow_queries where statement like '%not slow%'")
+            .rows()
+            .len()
+            < 2
+    );
+    // Others see their own.
+    root.all(&["create user u identified by 'p'"]);
+    let mut other = Client::login(fixture.address, "u", "p", "").unwrap();
+    assert!(other.query("select * from information_schema.slow_queries").rows().is_empty());
+    // The plan with what was measured ends with the waits.
+    client.all(&["set workload_group = 'reads'"]);
+    let rows = client.query("explain analyze select url from hits where url like '%x%'").rows();
+    let last = rows.last().unwrap();
+    assert!(
+        last[0] == "Waits" && last[1].contains("local_reads=") && !last[1].contains("local_reads=0 ms"),
+        "{rows:?}"
+    );
 }
 
 // promise 47
