@@ -45,6 +45,7 @@ pub fn parse(text: &str) -> Result<Statement, SyntaxError> {
 }
 
 fn one(text: &str) -> Result<Statement, SyntaxError> {
+    let text = &*split::with_executed_comments(text);
     let mut cursor = Cursor::new(text)?;
     if cursor.at_end() {
         return Ok(Statement::Empty);

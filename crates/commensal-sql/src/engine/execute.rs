@@ -439,6 +439,7 @@ fn places(
 pub async fn columns(held: Held, work: Work) -> Result<SchemaRef, Error> {
     let query = &Arc::clone(&held.query);
     query.group().memory.join(query);
+    query.timing.begin();
     let Some(runtime) = held.group.runtime().cloned() else { return Err(Error::Cancelled) };
     let task = runtime.spawn(async move {
         let planning = Box::pin(caught(plan(&held.engine, &held.query, work)));

@@ -57,17 +57,19 @@ fn checked_as(kind: DataType, left: Expr, op: Operator, right: Expr) -> Expr {
     function.call(vec![cast(left, kind.clone()), cast(right, kind)])
 }
 
+fn out_of_range(value: &str) -> DataFusionError {
+    DataFusionError::from(ArrowError::ArithmeticOverflow(format!(
+        "Overflow happened on: BIGINT UNSIGNED {value}"
+    )))
+}
+
 /// Makes integers without a sign of the results of a calculation.
 fn without_sign(results: ColumnarValue) -> Result<ColumnarValue> {
-    let out_of_range = |value: i128| {
-        let text = format!("Overflow happened on: BIGINT UNSIGNED {value}");
-        DataFusionError::from(ArrowError::ArithmeticOverflow(text))
-    };
     let are_scalar = matches!(results, ColumnarValue::Scalar(_));
     let array = results.to_array(1)?;
-    let numbers = array
-        .as_primitive::<Decimal128Type>()
-        .try_unary::<_, UInt64Type, _>(|value| u64::try_from(value).map_err(|_| out_of_range(value)))?;
+    let numbers = array.as_primitive::<Decimal128Type>().try_unary::<_, UInt64Type, _>(|value| {
+        u64::try_from(value).map_err(|_| out_of_range(&value.to_string()))
+    })?;
     Ok(match are_scalar {
         true => ColumnarValue::Scalar(ScalarValue::try_from_array(&numbers, 0)?),
         false => ColumnarValue::Array(Arc::new(numbers)),
@@ -103,10 +105,17 @@ impl ScalarUDFImpl for Checked {
             Operator::Plus => datum::apply(left, right, numeric::add),
             Operator::Minus => datum::apply(left, right, numeric::sub),
             _ => datum::apply(left, right, numeric::mul),
-        }?;
+        };
         match arguments.return_field.data_type() {
-            DataType::UInt64 => without_sign(result),
-            _ => Ok(result),
+            DataType::UInt64 => without_sign(result.map_err(|error| match error.find_root() {
+                DataFusionError::ArrowError(inner, _)
+                    if let ArrowError::ArithmeticOverflow(text) = inner.as_ref() =>
+                {
+                    out_of_range(text.trim_start_matches("Overflow happened on: "))
+                }
+                _ => error,
+            })?),
+            _ => result,
         }
     }
 }

@@ -426,12 +426,19 @@ fn count_distinct(function: &Function, arguments: &[Expr]) -> Option<Expr> {
     let FunctionArguments::List(list) = &function.args else { return None };
     list.duplicate_treatment.filter(|treatment| *treatment == DuplicateTreatment::Distinct)?;
     let (last, others) = arguments.split_last()?;
-    let joined = others.iter().rev().fold(as_text(last), |rest, value| {
-        // The length keeps ('a', 'bc') apart from ('ab', 'c').
-        filled_text("concat(octet_length($1), ':', $1, $2)", &[as_text(value), rest])
+    // The lengths keep ('a', 'bc') apart from ('ab', 'c').
+    let parts = others.iter().flat_map(|value| {
+        let value = as_text(value);
+        let length = filled_text("octet_length($1)", std::slice::from_ref(&value));
+        [length, Expr::Value(Value::SingleQuotedString(":".to_owned()).into()), value]
     });
+    let mut joined = filled_text("concat()", &[]);
+    if let Expr::Function(Function { args: FunctionArguments::List(list), .. }) = &mut joined {
+        let plain = |value| FunctionArg::Unnamed(FunctionArgExpr::Expr(value));
+        list.args = parts.chain([as_text(last)]).map(plain).collect();
+    }
     let any = arguments.iter().map(|value| filled_text("$1 IS NULL", std::slice::from_ref(value)));
-    let any = any.reduce(|any, next| filled_text("$1 OR $2", &[any, next]))?;
+    let any = operators::joined(any.collect(), &BinaryOperator::Or)?;
     let value = filled_text("CASE WHEN $1 THEN NULL ELSE $2 END", &[any, joined]);
     let mut function = function.clone();
     let FunctionArguments::List(list) = &mut function.args else { return None };
@@ -618,7 +625,7 @@ fn with_backslashes(pattern: &str, escape: &str) -> String {
 }
 
 /// Returns the text of a literal.
-fn text_of(expr: &Expr) -> Option<&str> {
+pub fn text_of(expr: &Expr) -> Option<&str> {
     match expr {
         Expr::Value(value) => match &value.value {
             Value::SingleQuotedString(text) | Value::DoubleQuotedString(text) => Some(text),

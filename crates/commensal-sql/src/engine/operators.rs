@@ -76,7 +76,7 @@ impl ExprPlanner for Operators {
                 return Ok(of_integers(op, (left, &one), (right, &other)));
             }
             Plus | Minus | Multiply if is_whole(&one) && is_whole(&other) => {
-                return Ok(PlannerResult::Planned(kernels::checked_unsigned(left, operator(&op), right)));
+                without_sign(left, operator(&op), right, &other)
             }
             BitwiseAnd | BitwiseOr | BitwiseXor if is_number(&one) && is_number(&other) => {
                 let (left, right) = (bits(left, &one), bits(right, &other));
@@ -129,6 +129,15 @@ fn of_integers(
     }
     let wide = |expr| cast(expr, DataType::Int64);
     PlannerResult::Original(RawBinaryExpr { op, left: wide(left), right: wide(right) })
+}
+
+/// Plans `+`, `-` or `*` on integers of which one has no sign. The opposite of such a number has one.
+fn without_sign(left: Expr, op: Operator, right: Expr, other: &DataType) -> Expr {
+    if op == Operator::Minus && left == lit(0_i64) && *other == DataType::UInt64 {
+        let right = cast(cast(right, DataType::Decimal128(20, 0)), DataType::Int64);
+        return kernels::checked(left, op, right);
+    }
+    kernels::checked_unsigned(left, op, right)
 }
 
 /// The operator `+`, `-` or `*` of a plan.
@@ -278,7 +287,7 @@ pub fn change(expr: &mut ast::Expr) {
             {
                 let equal = one.iter().zip(other);
                 let equal = equal.map(|(one, other)| binary(one, BinaryOperator::Eq, other.clone()));
-                let all = equal.reduce(|all, next| binary(&all, BinaryOperator::And, next));
+                let all = joined(equal.collect(), &BinaryOperator::And);
                 let is_equal = *op == BinaryOperator::Eq;
                 if let Some(all) = all {
                     *expr = if is_equal { all } else { with_boolean(&all, true) };
@@ -301,6 +310,17 @@ pub fn change(expr: &mut ast::Expr) {
         }
         _ => {}
     }
+}
+
+/// Joins expressions by an operator, in a tree that is as flat as it can be.
+pub fn joined(mut all: Vec<ast::Expr>, op: &BinaryOperator) -> Option<ast::Expr> {
+    if all.len() < 2 {
+        return all.pop();
+    }
+    let right = all.split_off(all.len() / 2);
+    let (left, right) = (joined(all, op)?, joined(right, op)?);
+    let binary = ast::Expr::BinaryOp { left: Box::new(left), op: op.clone(), right: Box::new(right) };
+    Some(ast::Expr::Nested(Box::new(binary)))
 }
 
 fn truth_of(expr: &ast::Expr) -> ast::Expr {

@@ -68,12 +68,8 @@ impl Queries {
         if query.limits.slow_after.is_none_or(|least| took < least) {
             return;
         }
-        let mut slow = lock(&self.slow);
-        if slow.len() == KEPT {
-            slow.pop_front();
-        }
         let waits = query.waits();
-        slow.push_back(Slow {
+        let one = Slow {
             identity: query.identity.clone(),
             group: query.home().name.clone(),
             ended: SystemTime::now(),
@@ -86,7 +82,12 @@ impl Queries {
             peak,
             spilled_bytes: query.usage.spilled_bytes(),
             failure: query.failure(),
-        });
+        };
+        let mut slow = lock(&self.slow);
+        if slow.len() == KEPT {
+            slow.pop_front();
+        }
+        slow.push_back(one);
     }
 
     /// Returns the slow queries, the last one last.

@@ -34,6 +34,9 @@ pub struct Identity {
     pub sql: String,
 }
 
+/// Characters of the reason for a failure that are kept.
+const LONGEST_FAILURE: usize = 1_000;
+
 /// Next query number in this process; the first one is 1.
 static NUMBERS: AtomicU64 = AtomicU64::new(1);
 
@@ -216,7 +219,11 @@ impl Query {
 
     /// Notes why the query fails.
     pub fn fail(&self, why: &Error) {
-        let _ = self.failure.set(why.to_string());
+        let mut text = why.to_string();
+        if let Some((end, _)) = text.char_indices().nth(LONGEST_FAILURE) {
+            text.truncate(end);
+        }
+        let _ = self.failure.set(text);
     }
 
     /// Returns why the query has failed or was cancelled.

@@ -3,8 +3,11 @@
 
 use super::dialect::Mysql;
 use super::error::{Error, Problem};
+use super::functions::clock_text;
+use super::mysql_functions::text_of;
 use super::{mysql_functions, operators, subqueries, values};
-use datafusion::arrow::datatypes::DataType as ArrowType;
+use crate::statement::in_quotes;
+use datafusion::arrow::datatypes::{DataType as ArrowType, TimeUnit};
 use datafusion::common::{ScalarValue, TableReference};
 use datafusion::sql::parser::Statement;
 use datafusion::sql::sqlparser::ast::{
@@ -14,7 +17,7 @@ use datafusion::sql::sqlparser::ast::{
     Value, Visit, VisitMut, Visitor, VisitorMut,
 };
 use datafusion::sql::sqlparser::parser::Parser;
-use datafusion::sql::sqlparser::tokenizer::Location;
+use datafusion::sql::sqlparser::tokenizer::{Location, Token};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
@@ -78,15 +81,19 @@ pub fn rewrite(statement: &mut Statement, lookup: Lookup<'_>, values: &[ScalarVa
 fn number_placeholders(statement: &mut ast::Statement) -> usize {
     let mut places = Vec::new();
     let _: ControlFlow<()> = statement.visit(&mut Placeholders(|name: &mut String, at| {
-        places.push((at, places.len()));
-        *name = (places.len() - 1).to_string();
+        if name == "?" {
+            *name = format!("?{}", places.len());
+            places.push((at, places.len()));
+        }
     }));
     places.sort_unstable();
     let mut numbers = vec![0; places.len()];
     places.iter().enumerate().for_each(|(number, (_, visited))| numbers[*visited] = number + 1);
     let _: ControlFlow<()> = statement.visit(&mut Placeholders(|name: &mut String, _| {
-        let number = name.parse().ok().and_then(|visited: usize| numbers.get(visited));
-        *name = format!("${}", number.unwrap_or(&0));
+        let number = name.strip_prefix('?').and_then(|visited| numbers.get(visited.parse::<usize>().ok()?));
+        if let Some(number) = number {
+            *name = format!("${number}");
+        }
     }));
     places.len()
 }
@@ -189,7 +196,9 @@ struct Pass<'a> {
 
 /// Parses the literal that is the value of a user's variable.
 fn parsed(literal: &str) -> Option<Expr> {
-    Parser::new(&Mysql).try_with_sql(literal).ok()?.parse_expr().ok()
+    let mut parser = Parser::new(&Mysql).try_with_sql(literal).ok()?;
+    let expr = parser.parse_expr().ok()?;
+    (parser.peek_token() == Token::EOF).then_some(expr)
 }
 
 /// Writes a value as a literal, which [`parsed`] reads.
@@ -197,17 +206,12 @@ fn parsed(literal: &str) -> Option<Expr> {
 /// # Errors
 /// There is no literal for a value of its type.
 pub fn written(value: &ScalarValue) -> Result<String, Error> {
-    let mut literal = literal_of(value)?;
-    let _: ControlFlow<()> = ast::visit_expressions_mut(&mut literal, |expr| {
-        if let Expr::Value(value) = expr
-            && let Value::SingleQuotedString(text) = &mut value.value
-        {
-            // A backslash escapes what follows it, and sqlparser writes it as it is.
-            *text = text.replace('\\', "\\\\");
-        }
-        ControlFlow::Continue(())
-    });
-    Ok(literal.to_string())
+    Ok(match value {
+        // sqlparser would write a backslash, which escapes what follows it, as it is.
+        value if let Some(Some(text)) = value.try_as_str() => in_quotes(text),
+        ScalarValue::UInt64(Some(number)) => format!("CAST({number} AS UNSIGNED)"),
+        value => literal_of(value)?.to_string(),
+    })
 }
 
 /// Creates a literal: a number if the value is an integer, otherwise a string.
@@ -319,6 +323,7 @@ impl VisitorMut for Pass<'_> {
             Expr::Identifier(name) if name.value.starts_with('@') && name.quote_style.is_none() => {
                 let value = (self.lookup)(&name.value.to_lowercase());
                 *expr = value.and_then(|value| parsed(&value)).unwrap_or(Expr::Value(Value::Null.into()));
+                self.grow(expr, size(expr));
                 None
             }
             Expr::Function(function) => {
@@ -360,16 +365,24 @@ impl VisitorMut for Pass<'_> {
         }
         if let Some(before) = before {
             let after = size(expr);
-            self.grown += after.saturating_sub(before);
-            if (after > LARGEST && after > before) || self.grown > MOST_GROWTH {
+            if after > LARGEST && after > before {
                 self.refuse_size(expr);
             }
+            self.grow(expr, after.saturating_sub(before));
         }
         ControlFlow::Continue(())
     }
 }
 
 impl Pass<'_> {
+    /// Counts what a replacement adds to the statement, and refuses it if that is too much.
+    fn grow(&mut self, expr: &mut Expr, by: usize) {
+        self.grown += by;
+        if self.grown > MOST_GROWTH {
+            self.refuse_size(expr);
+        }
+    }
+
     fn refuse_size(&mut self, expr: &mut Expr) {
         let problem = "too many of these functions or subqueries are in each other".to_owned();
         self.found.problem.get_or_insert(Error::Unsupported(problem));
@@ -381,6 +394,8 @@ impl Pass<'_> {
 const LARGEST: usize = 10_000;
 /// By how much all replacements of a statement may be larger than what they replace.
 const MOST_GROWTH: usize = 10 * LARGEST;
+/// Bytes of a text that count as an expression.
+const LETTERS: usize = 100;
 /// Size of a subquery: it takes as long to plan as many expressions.
 const SUBQUERY: usize = 50;
 
@@ -418,13 +433,13 @@ fn copied(expr: &Expr) -> usize {
     }
 }
 
-/// The number of expressions in a part of a statement.
+/// The number of expressions in a part of a statement, and the length of its texts.
 fn size(part: &(impl Visit + ?Sized)) -> usize {
     struct Size(usize);
     impl Visitor for Size {
         type Break = ();
-        fn pre_visit_expr(&mut self, _: &Expr) -> ControlFlow<()> {
-            self.0 += 1;
+        fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<()> {
+            self.0 += 1 + text_of(expr).map_or(0, |text| text.len() / LETTERS);
             ControlFlow::Continue(())
         }
         fn pre_visit_query(&mut self, _: &Query) -> ControlFlow<()> {
@@ -501,7 +516,9 @@ fn literal_of(value: &ScalarValue) -> Result<Expr, Error> {
         ScalarValue::Boolean(Some(value)) => {
             Expr::Value(Value::Number(u8::from(*value).to_string(), false).into())
         }
-        ScalarValue::Binary(Some(bytes)) => {
+        ScalarValue::Binary(Some(bytes))
+        | ScalarValue::LargeBinary(Some(bytes))
+        | ScalarValue::BinaryView(Some(bytes)) => {
             let hex = bytes.iter().map(|byte| format!("{byte:02X}")).collect();
             Expr::Value(Value::HexStringLiteral(hex).into())
         }
@@ -519,9 +536,24 @@ fn literal_of(value: &ScalarValue) -> Result<Expr, Error> {
         }
         _ if values::is_text(&kind) => quoted(text()?),
         _ if kind == ArrowType::Date32 => cast(text()?, DataType::Date),
-        _ if values::is_clock(&kind) => cast(text()?, DataType::Time(Some(6), TimezoneInfo::None)),
-        _ => cast(text()?, DataType::Timestamp(None, TimezoneInfo::None)),
+        _ if values::is_clock(&kind) => {
+            let micros = value.cast_to(&ArrowType::Duration(TimeUnit::Microsecond))?;
+            let ScalarValue::DurationMicrosecond(Some(micros)) = micros else {
+                return Err(without_literal(&kind));
+            };
+            cast(clock_text(micros), DataType::Time(Some(6), TimezoneInfo::None))
+        }
+        _ if matches!(kind, ArrowType::Timestamp(..)) => {
+            let text = text()?;
+            let digits = if text.contains('.') { 6 } else { 0 };
+            cast(text, DataType::Datetime(Some(digits)))
+        }
+        _ => return Err(without_literal(&kind)),
     })
+}
+
+fn without_literal(kind: &ArrowType) -> Error {
+    Error::Unsupported(format!("a value of type {kind} cannot be kept or passed"))
 }
 
 /// Limits the number of rows of a query that has no limit of its own.

@@ -163,8 +163,15 @@ impl Session {
         if is_plain && !name.starts_with('@') {
             return Ok(Assignment { global, name, value: Value::Expression(text) });
         }
-        let passed = PassedOn { text: format!("SELECT ({text})"), variables: Vec::new() };
-        let value = match self.value_of(variables.clone(), &passed).await {
+        let query = statement::parse(&format!("SELECT ({text})"));
+        let Statement::PassedOn(query) = query.map_err(|error| Error::Syntax(error.to_string()))? else {
+            return Err(Error::Syntax(format!("Variable '{name}' can't be set to this expression")));
+        };
+        // What these do to rows is not meant for values.
+        let mut variables = variables.clone();
+        variables.set("dry_run_query", None)?;
+        variables.set("sql_select_limit", None)?;
+        let value = match self.value_of(variables, &query).await {
             Ok(value) if name.starts_with('@') => Value::Text(rewrite::written(&value)?),
             Ok(value) if value.is_null() => Value::Default,
             Ok(value) => Value::Text(value.cast_to(&DataType::Utf8)?.to_string()),
@@ -202,8 +209,10 @@ impl Session {
                 Value::Expression(text) if text.eq_ignore_ascii_case("null") => variables.set(name, None)?,
                 // `SET a = @@b`; drivers send this form.
                 Value::Expression(text) => {
-                    let other = text.trim_start_matches("@@").trim_start_matches("session.");
-                    let value = text.starts_with("@@").then(|| variables.get(other)).flatten();
+                    let lower = text.to_lowercase();
+                    let other = lower.trim_start_matches("@@").trim_start_matches("session.");
+                    let is_variable = text.starts_with("@@") && !name.starts_with('@');
+                    let value = is_variable.then(|| variables.get(other)).flatten();
                     // JDBC appends to its `sql_mode` with concat(...). A variable without effect needs no value.
                     if value.is_none() && Variables::is_ignored(name) {
                         warnings.push(format!("{name} keeps its value: SET does not evaluate {text}"));
@@ -281,10 +290,10 @@ impl Session {
         values: Vec<ScalarValue>,
     ) -> Result<Prepared, Error> {
         self.assign(&mut variables, &passed.variables)?;
-        let names = RefCell::new(Vec::new());
+        let names = RefCell::new(BTreeMap::new());
         let look_up = |name: &str| {
             let value = self.look_up(&variables, name)?;
-            names.borrow_mut().push((name.to_owned(), value.clone()));
+            names.borrow_mut().insert(name.to_owned(), value.clone());
             Some(value)
         };
         let database = self.connection.database();
@@ -293,7 +302,7 @@ impl Session {
         if let Some((end, _)) = sql.char_indices().nth(SHOWN) {
             sql.truncate(end);
         }
-        let (text, names) = (passed.text.clone(), names.into_inner());
+        let (text, names) = (passed.text.clone(), names.into_inner().into_iter().collect());
         Ok(Prepared { parsed, found, variables, target, sql, text, names, values })
     }
 

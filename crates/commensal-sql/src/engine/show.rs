@@ -20,6 +20,7 @@ use datafusion::sql::sqlparser::ast::{
     self, ExprWithAlias, Ident, ObjectName, ShowCreateObject, ShowStatementFilter,
     ShowStatementFilterPosition, ShowStatementOptions, Use,
 };
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -195,8 +196,10 @@ fn processes(engine: &Engine, user: &UserName, full: bool) -> Grid {
         ("WorkloadGroup", TEXT),
         ("WaitsFor", TEXT),
     ]);
-    let queries = engine.queries.all();
     let sees_all = engine.is_admin(user);
+    let queries = engine.queries.all();
+    let seen = queries.iter().filter(|query| sees_all || query.identity.user == *user);
+    let seen: BTreeMap<u64, u32> = seen.map(|one| (one.identity.number, one.identity.connection)).collect();
     for other in engine.connections.all().iter().filter(|other| sees_all || other.user == *user) {
         let query = other.current().filter(|query| !query.is_done());
         let since = query.as_ref().map_or(other.since(), |query| query.timing.arrived());
@@ -217,21 +220,21 @@ fn processes(engine: &Engine, user: &UserName, full: bool) -> Grid {
             info.map_or_else(none, text),
             query.as_ref().map_or_else(none, |query| text(&query.identity.id)),
             query.as_ref().map_or_else(none, |query| text(&query.group().name)),
-            query.as_ref().and_then(|query| place_of(query, &queries)).map_or_else(none, text),
+            query.as_ref().and_then(|query| place_of(query, &seen)).map_or_else(none, text),
         ]);
     }
     grid
 }
 
-/// Returns what a query in a queue waits for, and the connections that have it.
-fn place_of(query: &Query, all: &[Arc<Query>]) -> Option<String> {
+/// Returns what a query in a queue waits for, and the connections among these that have it.
+fn place_of(query: &Query, connections: &BTreeMap<u64, u32>) -> Option<String> {
     let (ahead, running) = query.home().queue.ahead_of(query.identity.number)?;
-    let holders = all.iter().filter(|other| running.contains(&other.identity.number));
-    let holders: Vec<String> = holders.map(|other| other.identity.connection.to_string()).collect();
-    let group = &query.home().name;
+    let holders = running.iter().filter_map(|number| Some(connections.get(number)?.to_string()));
+    let holders: Vec<String> = holders.collect();
+    let place = format!("a place in {}, {ahead} queries before it", query.home().name);
     Some(match holders.as_slice() {
-        [] => format!("a place in {group}, {ahead} before it"),
-        all => format!("a place in {group}, {ahead} before it; connections {} have places", all.join(", ")),
+        [] => place,
+        all => format!("{place}; places are taken by connections {}", all.join(", ")),
     })
 }
 

@@ -2,6 +2,7 @@
 //! `x = ANY (…)`, and finds no row for `0 NOT IN (1, column)`.
 
 use super::mysql_functions::Fill;
+use super::operators;
 use datafusion::sql::sqlparser::ast::{BinaryOperator, Expr, Query, UnaryOperator, Visit, VisitMut, Visitor};
 use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::parser::Parser;
@@ -26,7 +27,7 @@ pub fn change(expr: &mut Expr) {
         Expr::AnyOp { left, compare_op, right, .. } => compared(left, compare_op, right, false),
         Expr::InList { expr: value, list, negated } if list.iter().any(|one| !is_constant(one)) => {
             let equal = list.iter().map(|one| binary(value, BinaryOperator::Eq, one));
-            let any = equal.reduce(|any, next| binary(&any, BinaryOperator::Or, &next));
+            let any = operators::joined(equal.collect(), &BinaryOperator::Or);
             let not = |any| Expr::UnaryOp { op: UnaryOperator::Not, expr: Box::new(any) };
             any.map(|any| if *negated { not(any) } else { any })
         }

@@ -14,6 +14,8 @@ enum Kind {
     /// A switch that reads back as 0 or 1.
     Bit,
     Number,
+    /// Seconds, with a fraction.
+    Seconds,
     /// A variable that MySQL clients set: any value is accepted, without effect.
     Ignored,
     Fixed,
@@ -52,7 +54,7 @@ const KNOWN: [(&str, &str, Kind); 51] = [
     ("init_connect", "", Kind::Ignored),
     ("interactive_timeout", "28800", Kind::Ignored),
     // In seconds. Slower queries are listed in information_schema.slow_queries.
-    ("long_query_time", "10", Kind::Number),
+    ("long_query_time", "10", Kind::Seconds),
     ("license", "Apache-2.0", Kind::Fixed),
     ("lower_case_table_names", "0", Kind::Fixed),
     ("max_allowed_packet", "4194304", Kind::Ignored),
@@ -80,6 +82,9 @@ const KNOWN: [(&str, &str, Kind); 51] = [
     ("version", VERSION, Kind::Fixed),
     ("version_comment", "commensal: SQL under workload groups", Kind::Fixed),
 ];
+
+/// Bytes that the value of a system variable may have.
+const LONGEST_VALUE: usize = 1 << 16;
 
 /// Bytes that a session's user variables may have, with their names.
 const MOST_USER_VARIABLES: usize = 1 << 20;
@@ -162,6 +167,9 @@ impl Variables {
             self.0.remove(name);
             return Ok(());
         };
+        if value.len() > LONGEST_VALUE {
+            return Err(Error::Rule(format!("the value of {name} has more than {LONGEST_VALUE} bytes")));
+        }
         let wrong = || Error::Rule(format!("Variable '{name}' can't be set to the value of '{value}'"));
         let value = match kind {
             Kind::Text | Kind::Ignored => value.to_owned(),
@@ -176,6 +184,11 @@ impl Variables {
                 _ => return Err(wrong()),
             },
             Kind::Number => value.parse::<u64>().map_err(|_| wrong())?.to_string(),
+            Kind::Seconds => {
+                let seconds =
+                    value.parse::<f64>().ok().and_then(|value| Duration::try_from_secs_f64(value).ok());
+                seconds.ok_or_else(wrong)?.as_secs_f64().to_string()
+            }
             Kind::Fixed => return Err(Error::Rule(format!("Variable '{name}' is a read only variable"))),
         };
         if name == "batch_size" && value == "0" {
@@ -234,6 +247,10 @@ impl Variables {
         self.get(name).and_then(|value| value.parse().ok()).unwrap_or(0)
     }
 
+    fn seconds(&self, name: &str) -> Option<Duration> {
+        Duration::try_from_secs_f64(self.get(name)?.parse().ok()?).ok()
+    }
+
     fn is_on(&self, name: &str) -> bool {
         self.get(name).as_deref() == Some("true")
     }
@@ -266,7 +283,7 @@ impl Variables {
             memory: usize::try_from(self.number("exec_mem_limit")).ok().filter(|bytes| *bytes > 0),
             timeout: positive("query_timeout").map(Duration::from_secs),
             execution: positive("max_execution_time").map(Duration::from_millis),
-            slow_after: Some(Duration::from_secs(self.number("long_query_time"))),
+            slow_after: self.seconds("long_query_time"),
         }
     }
 

@@ -3,7 +3,7 @@
 use super::quotes::in_backticks;
 use super::syntax::{Properties, SyntaxError};
 use sqlparser::dialect::MySqlDialect;
-use sqlparser::tokenizer::{Location, Span, Token, Tokenizer, Whitespace};
+use sqlparser::tokenizer::{Location, Token, Tokenizer, Whitespace};
 use std::ops::Range;
 
 /// A comment `/*+…*/` and its position among the tokens.
@@ -16,10 +16,17 @@ pub(super) struct Hint {
     pub at: Location,
 }
 
+/// A token, its place, and its bytes of the text.
+struct Piece {
+    token: Token,
+    at: Location,
+    bytes: Range<usize>,
+}
+
 /// A position among the tokens of a statement.
 pub(super) struct Cursor {
     text: String,
-    tokens: Vec<(Token, Span)>,
+    tokens: Vec<Piece>,
     hints: Vec<Hint>,
     at: usize,
     end: Location,
@@ -32,8 +39,8 @@ impl Cursor {
             SyntaxError { line: line.max(1), column: column.max(1), problem: lower(&error.message) }
         })?;
         let end = all.last().map_or(Location { line: 1, column: 1 }, |token| token.span.end);
-        let text = text.to_owned();
-        let mut cursor = Cursor { text, tokens: Vec::new(), hints: Vec::new(), at: 0, end };
+        let mut bytes = Bytes { text, line: 1, column: 1, at: 0 };
+        let mut cursor = Cursor { text: text.to_owned(), tokens: Vec::new(), hints: Vec::new(), at: 0, end };
         for token in all {
             match token.token {
                 Token::Whitespace(Whitespace::MultiLineComment(comment)) => {
@@ -44,7 +51,11 @@ impl Cursor {
                     }
                 }
                 Token::Whitespace(_) | Token::EOF => {}
-                token_itself => cursor.tokens.push((token_itself, token.span)),
+                token_itself => {
+                    let (at, end) = (token.span.start, token.span.end);
+                    let bytes = bytes.of(at)..bytes.of(end);
+                    cursor.tokens.push(Piece { token: token_itself, at, bytes });
+                }
             }
         }
         Ok(cursor)
@@ -55,7 +66,7 @@ impl Cursor {
     }
 
     pub fn token(&self, index: usize) -> Option<&Token> {
-        self.tokens.get(index).map(|(token, _)| token)
+        self.tokens.get(index).map(|piece| &piece.token)
     }
 
     pub fn peek(&self) -> Option<&Token> {
@@ -74,7 +85,7 @@ impl Cursor {
     /// Returns an error which says that something else was expected at this position.
     pub fn fail(&self, expected: &str) -> SyntaxError {
         let (found, at) = match self.tokens.get(self.at) {
-            Some((token, at)) => (shown(token), at.start),
+            Some(piece) => (shown(&piece.token), piece.at),
             None => ("the end of the statement".to_owned(), self.end),
         };
         let problem = if expected.starts_with("the property") {
@@ -231,7 +242,7 @@ impl Cursor {
     pub fn written(&self, from: usize) -> String {
         let tokens = self.tokens.get(from..self.at).unwrap_or_default();
         match (tokens.first(), tokens.last()) {
-            (Some((_, first)), Some((_, last))) => self.text[self.range(first.start, last.end)].to_owned(),
+            (Some(first), Some(last)) => self.text[first.bytes.start..last.bytes.end].to_owned(),
             _ => String::new(),
         }
     }
@@ -245,9 +256,9 @@ impl Cursor {
     /// function.
     pub fn rest_with<'a>(&mut self, name: impl Fn(&str) -> Option<&'a str>) -> String {
         let mut written = String::new();
-        let mut end = self.tokens.get(self.at).map_or(self.end, |(_, span)| span.start);
-        for (at, (token, span)) in self.tokens.iter().enumerate().skip(self.at) {
-            written.push_str(&self.text[self.range(end, span.start)]);
+        let mut end = self.tokens.get(self.at).map_or(self.text.len(), |piece| piece.bytes.start);
+        for (at, Piece { token, bytes, .. }) in self.tokens.iter().enumerate().skip(self.at) {
+            written.push_str(&self.text[end..bytes.start]);
             let is_call = matches!(self.token(at + 1), Some(Token::LParen));
             let other = match token {
                 Token::Word(word) if word.quote_style.is_some() => name(&word.value),
@@ -258,27 +269,35 @@ impl Cursor {
             };
             match other {
                 Some(name) => written.push_str(&in_backticks(name)),
-                None => written.push_str(&self.text[self.range(span.start, span.end)]),
+                None => written.push_str(&self.text[bytes.clone()]),
             }
-            end = span.end;
+            end = bytes.end;
         }
         self.at = self.tokens.len();
         written
     }
-
-    /// The bytes between two places of the text.
-    fn range(&self, from: Location, to: Location) -> Range<usize> {
-        offset(&self.text, from)..offset(&self.text, to)
-    }
 }
 
-/// Returns the byte at which a place begins. Lines and columns count from 1, columns in characters.
-fn offset(text: &str, at: Location) -> usize {
-    let lines = usize::try_from(at.line.saturating_sub(1)).unwrap_or(usize::MAX);
-    let line: usize = text.split_inclusive('\n').take(lines).map(str::len).sum();
-    let column = usize::try_from(at.column.saturating_sub(1)).unwrap_or(usize::MAX);
-    let rest = &text[line..];
-    line + rest.char_indices().nth(column).map_or(rest.len(), |(byte, _)| byte)
+/// Finds the bytes of places that come one after the other. Lines and columns count from 1, columns in characters.
+struct Bytes<'a> {
+    text: &'a str,
+    line: u64,
+    column: u64,
+    at: usize,
+}
+
+impl Bytes<'_> {
+    fn of(&mut self, place: Location) -> usize {
+        for letter in self.text[self.at..].chars() {
+            if (self.line, self.column) >= (place.line, place.column) {
+                break;
+            }
+            self.at += letter.len_utf8();
+            (self.line, self.column) =
+                if letter == '\n' { (self.line + 1, 1) } else { (self.line, self.column + 1) };
+        }
+        self.at
+    }
 }
 
 /// Formats a token for a message, without the content of quotes.

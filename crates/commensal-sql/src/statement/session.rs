@@ -2,6 +2,7 @@
 //! queries.
 
 use super::cursor::{Cursor, Hint};
+use super::quotes::in_quotes;
 use super::syntax::{Assignment, Kill, Properties, Statement, SyntaxError, Value};
 use sqlparser::tokenizer::Token;
 
@@ -102,9 +103,18 @@ fn assignment(cursor: &mut Cursor) -> Result<Assignment, SyntaxError> {
     }
     let from = cursor.at();
     let value = value(cursor)?;
-    // A user's variable may have any value.
-    let value = if name.starts_with('@') { Value::Expression(cursor.written(from)) } else { value };
+    let value = if name.starts_with('@') { user_value(cursor, from) } else { value };
     Ok(Assignment { global, name, value })
+}
+
+/// The value of a user's variable, which is written as a literal or computed. Its tokens begin with this one.
+fn user_value(cursor: &Cursor, from: usize) -> Value {
+    let tokens: Vec<&Token> = (from..cursor.at()).filter_map(|at| cursor.token(at)).collect();
+    match &tokens[..] {
+        [Token::SingleQuotedString(text) | Token::DoubleQuotedString(text)] => Value::Text(in_quotes(text)),
+        [Token::Number(..)] | [Token::Minus, Token::Number(..)] => Value::Text(cursor.written(from)),
+        _ => Value::Expression(cursor.written(from)),
+    }
 }
 
 /// Parses the scope and the name of a variable.

@@ -219,14 +219,14 @@ pub(super) fn statement(cursor: &mut Cursor) -> Result<Option<Statement>, Syntax
     for (spellings, table, condition, place, columns) in &FORMS {
         let taken = spellings.iter().any(|words| cursor.take(&[&["SHOW"][..], *words].concat()));
         if taken {
-            let text = query(cursor, table, condition, place, columns)?;
-            // It reads no row of the table that it names, so it does not wait for a place.
-            let bypass = Assignment {
+            let (text, has_condition) = query(cursor, table, condition, place, columns)?;
+            // It reads no row of the table that it names, so it does not wait for a place. A condition may read others.
+            let bypass = (!has_condition).then(|| Assignment {
                 global: false,
                 name: "bypass_workload_group".to_owned(),
                 value: Value::Text("true".to_owned()),
-            };
-            return Ok(Some(Statement::PassedOn(PassedOn { text, variables: vec![bypass] })));
+            });
+            return Ok(Some(Statement::PassedOn(PassedOn { text, variables: bypass.into_iter().collect() })));
         }
     }
     Ok(None)
@@ -274,7 +274,7 @@ fn query(
     condition: &str,
     place: &ShowTarget,
     columns: &[(&str, &str)],
-) -> Result<String, SyntaxError> {
+) -> Result<(String, bool), SyntaxError> {
     let mut conditions: Vec<String> =
         [condition].iter().filter(|text| !text.is_empty()).map(|text| (*text).to_owned()).collect();
     match place {
@@ -311,6 +311,7 @@ fn query(
         inner = format!("{inner} WHERE {}", conditions.join(" AND "));
     }
     let first = columns.first().and_then(|column| column.split(" AS ").nth(1)).unwrap_or_default();
+    let has_condition = cursor.comes(&["WHERE"]);
     let filter = if let Some(pattern) = cursor.like()? {
         format!(" WHERE {first} LIKE {}", in_quotes(&pattern))
     } else if cursor.take(&["WHERE"]) {
@@ -320,7 +321,7 @@ fn query(
     } else {
         String::new()
     };
-    Ok(format!("SELECT * FROM ({inner}) AS shown{filter}"))
+    Ok((format!("SELECT * FROM ({inner}) AS shown{filter}"), has_condition))
 }
 
 /// Parses `FROM name`, if it comes.

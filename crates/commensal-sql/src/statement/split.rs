@@ -1,6 +1,7 @@
 //! Splits SQL text at its semicolons, following MySQL's rules for quotes and comments.
 
 use commensal_core::text::line_and_column;
+use std::borrow::Cow;
 use std::iter::Peekable;
 use std::str::CharIndices;
 
@@ -33,6 +34,46 @@ pub fn split(text: &str) -> Vec<&str> {
     parts.retain(|part| !part.is_empty());
     parts
 }
+
+/// Returns the text with spaces in place of the marks of comments that MySQL executes: `/*!40101` and their `*/`. Comments for
+/// versions after ours stay comments.
+pub(super) fn with_executed_comments(text: &str) -> Cow<'_, str> {
+    if !text.contains("/*!") {
+        return Cow::Borrowed(text);
+    }
+    let mut plain = text.as_bytes().to_owned();
+    let mut characters = text.char_indices().peekable();
+    let mut is_inside = false;
+    while let Some((at, character)) = characters.next() {
+        match character {
+            '\'' | '"' | '`' => skip_quoted(&mut characters, character),
+            '#' => skip_line(&mut characters),
+            '-' if starts_comment(&text[at..]) => skip_line(&mut characters),
+            '/' if text[at..].starts_with("/*!") && !is_inside => {
+                let version = text[at + 3..].bytes().take_while(u8::is_ascii_digit).take(6).count();
+                if text[at + 3..at + 3 + version].parse::<u32>().is_ok_and(|version| version > VERSION) {
+                    skip_comment(&mut characters);
+                    continue;
+                }
+                plain[at..at + 3 + version].fill(b' ');
+                is_inside = true;
+                characters.next();
+                characters.next();
+            }
+            '/' if text[at..].starts_with("/*") => skip_comment(&mut characters),
+            '*' if is_inside && text[at..].starts_with("*/") => {
+                plain[at..at + 2].fill(b' ');
+                is_inside = false;
+                characters.next();
+            }
+            _ => {}
+        }
+    }
+    String::from_utf8(plain).map_or(Cow::Borrowed(text), Cow::Owned)
+}
+
+/// The version of MySQL whose comments are executed: 8.0.33.
+const VERSION: u32 = 80_033;
 
 /// Returns the line and column (both from 1) at which `part`, a slice of `text`, begins.
 pub(super) fn position(text: &str, part: &str) -> (u64, u64) {
@@ -103,6 +144,20 @@ mod tests {
             ("select /* open; b", vec!["select /* open; b"]),
         ] {
             assert_eq!(split(text), want, "{text}");
+        }
+    }
+
+    #[test]
+    fn comments_are_executed() {
+        for (text, want) in [
+            ("set /*!40101 a = */ 1", "set         a =    1"),
+            ("/*! select */ 1 /* ! */", "    select    1 /* ! */"),
+            ("select '/*!1 */' /*!99999 x */ /*!080033 y*/", "select '/*!1 */' /*!99999 x */           y  "),
+            ("select 'ä' /*!50000 + 1*/", "select 'ä'          + 1  "),
+            ("select /*!50000 1", "select          1"),
+            ("select 1", "select 1"),
+        ] {
+            assert_eq!(with_executed_comments(text), want);
         }
     }
 

@@ -235,7 +235,9 @@ fn read_moment(text: &str) -> Option<NaiveDateTime> {
                 left = &left[digits..];
                 let next = match at {
                     0 | 1 => left.trim_start_matches(|mark: char| mark.is_ascii_punctuation()),
-                    2 => left.strip_prefix('T').unwrap_or(left.trim_start()),
+                    2 => left.trim_start_matches(|mark: char| {
+                        mark.is_ascii_punctuation() || mark == ' ' || mark == 'T'
+                    }),
                     _ => left
                         .strip_prefix(|mark: char| mark.is_ascii_punctuation() && mark != '.')
                         .unwrap_or(left),
@@ -258,12 +260,12 @@ fn read_moment(text: &str) -> Option<NaiveDateTime> {
         70..100 if two_digits => year + 1900,
         year => year,
     };
-    let micros: String =
-        fraction.strip_prefix('.').unwrap_or("").chars().take_while(char::is_ascii_digit).take(6).collect();
-    let micros = format!("{micros:0<6}").parse().ok()?;
+    let digits: String =
+        fraction.strip_prefix('.').unwrap_or("").chars().take_while(char::is_ascii_digit).take(7).collect();
+    let tenths: i64 = format!("{digits:0<7}").parse().ok()?;
     let date =
         NaiveDate::from_ymd_opt(i32::try_from(year).ok()?, month, day).filter(|date| is_date(*date))?;
-    date.and_hms_micro_opt(hour, minute, second, micros)
+    date.and_hms_opt(hour, minute, second)?.checked_add_signed(TimeDelta::microseconds((tenths + 5) / 10))
 }
 
 /// The weekday of a date, from the first day of the week.

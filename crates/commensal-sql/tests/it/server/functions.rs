@@ -15,7 +15,7 @@ fn functions_have_mysqls_values() {
 }
 
 /// Expressions over one row, and their values.
-const VALUES: [(&str, &str); 198] = [
+const VALUES: [(&str, &str); 202] = [
     ("locate('b', s, 3)", "0"),
     ("hour(20240101101112)", "10"),
     ("cast('20240229' as date)", "2024-02-29"),
@@ -39,6 +39,10 @@ const VALUES: [(&str, &str); 198] = [
     ("addtime('2024-01-01 00:00:00', '1')", "2024-01-01 00:00:01"),
     ("cast(18446744073709551615 as unsigned) - 1", "18446744073709551614"),
     ("cast(5 as unsigned) + -4", "1"),
+    ("-cast(5 as unsigned)", "-5"),
+    ("cast('2024-02-29/10:11:12' as datetime)", "2024-02-29 10:11:12"),
+    ("cast('2024-02-29 10:11:12.9999996' as datetime)", "2024-02-29 10:11:13"),
+    ("(i, s, d, n) = (7, 'abc', d, n)", "NULL"),
     ("cast(4294967296 as unsigned) * 4294967295", "18446744069414584320"),
     ("sum(cast(18446744073709551615 as unsigned))", "18446744073709551615"),
     ("export_set(5, 'Y', 'N', ',', 4)", "Y,N,Y,N"),
@@ -519,6 +523,8 @@ fn what_would_grow_beyond_measure_is_refused() {
         ("group_concat", format!("group_concat({long} order by {})", many(3_000, "1"))),
         ("interval", format!("interval(length({long}), {})", many(3_000, "id"))),
         ("list", format!("{long} in ({})", many(3_000, "s"))),
+        ("long list", format!("id in ({})", many(9_000, "id"))),
+        ("long text", format!("'{}' in ({})", "x".repeat(1_000_000), many(100, "id"))),
         (
             "budget",
             format!(
@@ -536,6 +542,8 @@ fn what_would_grow_beyond_measure_is_refused() {
         format!("id in ({})", many(20_000, "7")),
         format!("length(concat({}))", many(5_000, "s")),
         format!("id{}", " + 1".repeat(500)),
+        format!("({}) = ({})", many(5_000, "id"), many(5_000, "1")),
+        format!("count(distinct {})", many(500, "id")),
     ] {
         assert_eq!(client.query(&format!("select {expression} from t")).rows().len(), 1);
     }

@@ -115,10 +115,14 @@ fn information_schema_has_mysqls_tables() {
 #[test]
 fn variables_of_the_user() {
     let fixture = Fixture::new();
+    fixture.csv("t.csv", "s\n\\'+(select 1)-- ''\\\n");
     let mut client = fixture.root();
     client.all(&[
         "set @a = 5, @b = 'x', @c = '007', @d = (select count(*) from (select 1 union select 2) q), @e = @d * 2",
         r#"set @f = date '2024-02-29', @g = 'it''s \\ \'x\'', @h = -1.50, @i = concat(@b, "',", null), @j = 1 = 1"#,
+        "set @k = time('10:11:12'), @l = cast('9999-12-31 23:59:59' as datetime), @m = cast(5 as unsigned), @n = x'00ff'",
+        "/*!40101 SET @old_client=@@CHARACTER_SET_CLIENT, @old_mode=@@SQL_MODE */",
+        "set @o = (select s from t), @p = concat(@o, '|', @o)",
         "set sql_mode = concat(@@sql_mode, ',STRICT_TRANS_TABLES')",
         "savepoint s",
         "release savepoint s",
@@ -137,6 +141,14 @@ fn variables_of_the_user() {
         ("select @h + 1", "-0.50"),
         ("select @i is null", "1"),
         ("select @j + 1", "2"),
+        ("select @k", "10:11:12"),
+        ("select @l", "9999-12-31 23:59:59"),
+        ("select @m + 1", "6"),
+        ("select hex(@n)", "00FF"),
+        ("select @old_client", "utf8mb4"),
+        ("select @o", r"\'+(select 1)-- ''\"),
+        ("select @p", r"\'+(select 1)-- ''\|\'+(select 1)-- ''\"),
+        ("select 1 /*!40000 + 1 */ /*!99999 + 1 */", "2"),
         ("select @@sql_mode", "ONLY_FULL_GROUP_BY,STRICT_TRANS_TABLES"),
         ("select last_insert_id()", "0"),
         ("select n'a'", "a"),
@@ -156,6 +168,8 @@ fn variables_of_the_user() {
         ("set @a = (select 1 union select 2)", 1242),
         ("set @a = 1) union (select 2", 1064),
         ("set @a = repeat('x', 1100000)", 1105),
+        ("set init_connect = repeat('x', 100000)", 1105),
+        ("select @m - 6", 1690),
     ] {
         let answer = client.query(sql);
         assert!(matches!(answer, Answer::Err(found, _) if found == number), "{sql}: {answer:?}");
