@@ -51,6 +51,7 @@ pub mod tokens;
 mod values;
 pub mod variables;
 pub mod victim;
+pub mod waits;
 pub mod worker;
 mod write;
 

@@ -5,6 +5,7 @@
 //! [`PassedOn`]. No input causes a panic, and no message repeats quoted text, because that may be a password.
 
 mod access;
+mod chains;
 mod cursor;
 mod groups;
 mod quotes;
@@ -49,6 +50,10 @@ fn one(text: &str) -> Result<Statement, SyntaxError> {
     let mut cursor = Cursor::new(text)?;
     if cursor.at_end() {
         return Ok(Statement::Empty);
+    }
+    if chains::depth(cursor.tokens()) > chains::DEEPEST {
+        let problem = format!("operators, joins and parentheses are more than {} deep", chains::DEEPEST);
+        return Err(SyntaxError { line: 1, column: 1, problem });
     }
     for grammar in [groups::statement, access::statement, session::statement, shows::statement] {
         if let Some(statement) = grammar(&mut cursor)? {

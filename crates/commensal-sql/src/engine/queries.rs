@@ -1,6 +1,7 @@
 //! The waiting and running queries of a server, the slow ones among those that have ended, and when the last one finished.
 
-use super::query::{Identity, Query, Waits};
+use super::query::{Identity, Query};
+use super::waits::Waits;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};

@@ -65,6 +65,10 @@ impl Cursor {
         &self.hints
     }
 
+    pub fn tokens(&self) -> impl Iterator<Item = &Token> {
+        self.tokens.iter().map(|piece| &piece.token)
+    }
+
     pub fn token(&self, index: usize) -> Option<&Token> {
         self.tokens.get(index).map(|piece| &piece.token)
     }

@@ -1,7 +1,7 @@
 //! The resources that a query has used so far. This process counts them, or the worker process that runs the query
 //! reports them.
 
-use super::Waits;
+use crate::engine::waits::Waits;
 use crate::engine::worker::wire::QueryUse;
 use datafusion::physical_plan::ExecutionPlan;
 use std::fmt;

@@ -9,9 +9,9 @@
 //!   slow reader only slows down its own query, and closing the socket cancels the query.
 
 use super::super::error::Error;
-use super::super::query::Waits;
 use super::super::settings::Settings;
 use super::super::terms::PlanOptions;
+use super::super::waits::Waits;
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::buffer::Buffer;
 use datafusion::arrow::datatypes::{Field, Schema, SchemaRef};
