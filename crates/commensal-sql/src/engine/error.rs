@@ -134,13 +134,6 @@ impl From<datafusion::error::DataFusionError> for Error {
     }
 }
 
-/// Returns the name of the column that the planner has not found.
-pub fn missing_column(text: &str) -> Option<String> {
-    let (_, name) = text.split_once("Schema error: No field named ")?;
-    let end = name.find(". ").or_else(|| name.find(".\n")).unwrap_or(name.len());
-    Some(name.get(..end).unwrap_or(name).trim_end_matches('.').replace('"', ""))
-}
-
 /// Returns MySQL's error for a message of the planner that is about the statement's form.
 fn with_number(text: &str) -> Option<Error> {
     let part = |from: &str, to: &str| Some(text.split_once(from)?.1.split_once(to)?.0.to_owned());
@@ -160,8 +153,11 @@ fn with_number(text: &str) -> Option<Error> {
             .any(|count| text.contains(count))
     {
         (Problem::Parameters, format!("Incorrect parameter count in the call to native function '{call}'"))
-    } else if let Some(name) = missing_column(text) {
-        (Problem::Column, format!("Unknown column '{name}' in 'field list'"))
+    } else if let Some((_, name)) = text.split_once("Schema error: No field named ") {
+        // Other clauses are resolved before, by `problems`.
+        let end = name.find(". ").or_else(|| name.find(".\n")).unwrap_or(name.len());
+        let name = name.get(..end).unwrap_or(name).trim_end_matches('.').replace('"', "");
+        (Problem::Column, format!("Unknown column '{name}' in 'order clause'"))
     } else {
         return None;
     };

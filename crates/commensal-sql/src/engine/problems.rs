@@ -1,6 +1,6 @@
 //! Errors of planning, in MySQL's words and with MySQL's numbers.
 
-use super::error::{Error, Problem, missing_column};
+use super::error::{Error, Problem};
 use super::names;
 use datafusion::common::{Column, SchemaError};
 use datafusion::error::DataFusionError;
@@ -26,11 +26,6 @@ pub fn explain(
         && let Some(error) = of_columns(problem, statement)
     {
         return error;
-    }
-    if let Some(name) = missing_column(&error.find_root().strip_backtrace()) {
-        let last = name.rsplit('.').next().unwrap_or(&name);
-        let clause = names::clause_of(statement, last, last != name);
-        return Error::Name(Problem::Column, format!("Unknown column '{name}' in '{clause}'"));
     }
     let mut calls = Calls { state, unknown: None, misplaced: false };
     if let Statement::Statement(statement) = statement {

@@ -71,7 +71,8 @@ pub fn rewrite(statement: &mut Statement, lookup: Lookup<'_>, values: &[ScalarVa
         let _: ControlFlow<()> = statement.visit(&mut literals);
     }
     let found = Found { calls: Vec::new(), placeholders, problem: literals.problem };
-    let mut pass = Pass { found, lookup, grown: 0 };
+    let most_growth = (LARGEST + FACTOR * size(statement)).min(MOST_GROWTH);
+    let mut pass = Pass { found, lookup, grown: 0, most_growth };
     let _: ControlFlow<()> = statement.visit(&mut pass);
     pass.found
 }
@@ -192,6 +193,8 @@ struct Pass<'a> {
     lookup: Lookup<'a>,
     /// By how much all replacements together are larger than what they replace.
     grown: usize,
+    /// How much that may be.
+    most_growth: usize,
 }
 
 /// Parses the literal that is the value of a user's variable.
@@ -364,11 +367,7 @@ impl VisitorMut for Pass<'_> {
             self.found.problem.get_or_insert(error);
         }
         if let Some(before) = before {
-            let after = size(expr);
-            if after > LARGEST && after > before {
-                self.refuse_size(expr);
-            }
-            self.grow(expr, after.saturating_sub(before));
+            self.grow(expr, size(expr).saturating_sub(before));
         }
         ControlFlow::Continue(())
     }
@@ -378,7 +377,7 @@ impl Pass<'_> {
     /// Counts what a replacement adds to the statement, and refuses it if that is too much.
     fn grow(&mut self, expr: &mut Expr, by: usize) {
         self.grown += by;
-        if self.grown > MOST_GROWTH {
+        if self.grown > self.most_growth {
             self.refuse_size(expr);
         }
     }
@@ -390,9 +389,11 @@ impl Pass<'_> {
     }
 }
 
-/// Size of a replacement from which it is refused; larger ones take seconds to plan.
+/// Size that replacements may add to any statement; what is larger takes seconds to plan.
 const LARGEST: usize = 10_000;
-/// By how much all replacements of a statement may be larger than what they replace.
+/// How much more they may add to a larger statement, for each of its expressions.
+const FACTOR: usize = 8;
+/// What they may add to the largest statement.
 const MOST_GROWTH: usize = 10 * LARGEST;
 /// Bytes of a text that count as an expression.
 const LETTERS: usize = 100;

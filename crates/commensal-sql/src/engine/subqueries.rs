@@ -113,10 +113,10 @@ mod tests {
             ("a >= SOME (SELECT b FROM t)", vec!["min(c)"]),
             ("a = ANY (SELECT b FROM t)", vec!["a IN (SELECT b FROM t)"]),
             ("a <> ALL (SELECT b FROM t)", vec!["a NOT IN (SELECT b FROM t)"]),
-            ("a IN (1, (SELECT b FROM t))", vec!["((a) = (1))) OR (((a) = ((SELECT b FROM t))))"]),
+            ("a IN (1, (SELECT b FROM t))", vec!["((a) = (1)) OR ((a) = ((SELECT b FROM t)))"]),
             ("a NOT IN (1, (SELECT b FROM t))", vec!["NOT (("]),
             ("a IN (1, 2)", vec!["a IN (1, 2)"]),
-            ("1 IN (2, a)", vec!["((1) = (2))) OR (((1) = (a)))"]),
+            ("1 IN (2, a)", vec!["((1) = (2)) OR ((1) = (a))"]),
             ("a NOT IN (SELECT b FROM t)", vec!["a NOT IN (SELECT b FROM t)"]),
         ] {
             let mut expr = Parser::new(&Mysql).try_with_sql(sql).unwrap().parse_expr().unwrap();

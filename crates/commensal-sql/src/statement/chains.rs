@@ -111,7 +111,7 @@ mod tests {
     fn rows_of_operators() {
         for (sql, want) in [
             ("select a, b from t", 0),
-            ("select 1 + 2 * 3, 4 - 5 and 6", 3),
+            ("select 1 + 2 * 3, 4 - 5 and 6", 2),
             ("select 1 from t where a = 1 or b = 2 or c = 3", 5),
             ("select (1 + (2 + (3 + 4)))", 6),
             ("select ((1 + 1) + 1) + 1, 1 + (1)", 5),

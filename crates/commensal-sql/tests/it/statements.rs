@@ -229,7 +229,7 @@ fn sessions() {
     check(
         "set sql_mode = concat(@@sql_mode, ',A'), b = 1",
         &set(&[
-            (false, "sql_mode", Value::Expression("concat ( @@sql_mode , ',A' )".to_owned())),
+            (false, "sql_mode", Value::Expression("concat(@@sql_mode, ',A')".to_owned())),
             (false, "b", text("1")),
         ]),
     );

@@ -79,7 +79,7 @@ fn slow_queries_are_listed_with_their_waits() {
     client.all(&["set dry_run_query = true", "select url from hits", "set dry_run_query = false"]);
     client.all(&["set workload_group = 'queue'"]);
     assert_eq!(client.query("select count(*) from hits").error(), "query queue timeout, timeout: 500 ms ");
-    client.all(&["set workload_group = 'cpu'", "select count(distinct url), max(title) from hits"]);
+    client.all(&["set workload_group = 'cpu'", "select count(distinct url), max(url) from hits"]);
     client.all(&["set long_query_time = 10", "select 'is not slow'"]);
     let rows = root
         .query(
