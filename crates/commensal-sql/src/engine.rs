@@ -41,6 +41,7 @@ mod scratch;
 pub mod session;
 pub mod settings;
 mod show;
+mod single;
 mod storage;
 mod stores;
 mod subqueries;

@@ -1,6 +1,7 @@
 //! `EXISTS` and `IN (SELECT …)` as values: DataFusion has them as conditions only, where NULL counts as false. Anywhere else
 //! they become counts of rows, which are values, and subqueries of an aggregation or a window get a projection beneath.
 
+use super::single::single;
 use super::values;
 use datafusion::arrow::datatypes::DataType;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
@@ -122,6 +123,7 @@ impl Pass {
                     Transformed::yes(if negated { rows.eq(lit(0_i64)) } else { rows.gt(lit(0_i64)) })
                 }
                 Expr::InSubquery(found) => Transformed::yes(self.is_in(found, schema)?),
+                Expr::ScalarSubquery(found) => only_value(found)?,
                 other => Transformed::no(other),
             })
         })?;
@@ -216,6 +218,30 @@ impl Pass {
         }
         LogicalPlanBuilder::from(plan).project(output)?.build()
     }
+}
+
+/// Makes an aggregation of a subquery with columns from outside, if it is none.
+fn only_value(found: Subquery) -> Result<Transformed<Expr>> {
+    fn is_aggregation(plan: &LogicalPlan) -> bool {
+        match plan {
+            LogicalPlan::Projection(one) => is_aggregation(&one.input),
+            LogicalPlan::SubqueryAlias(one) => is_aggregation(&one.input),
+            LogicalPlan::Filter(one) => matches!(one.input.as_ref(), LogicalPlan::Aggregate(_)),
+            plan => matches!(plan, LogicalPlan::Aggregate(_)),
+        }
+    }
+    let plan = &found.subquery;
+    let columns = plan.schema().columns();
+    let [column] = columns.as_slice() else { return Ok(Transformed::no(Expr::ScalarSubquery(found))) };
+    if found.outer_ref_columns.is_empty()
+        || is_aggregation(plan)
+        || plan.max_rows().is_some_and(|rows| rows <= 1)
+    {
+        return Ok(Transformed::no(Expr::ScalarSubquery(found)));
+    }
+    let (none, one): ([Expr; 0], Expr) = ([], single(Expr::Column(column.clone())));
+    let plan = LogicalPlanBuilder::from(plan.as_ref().clone()).aggregate(none, [one])?.build()?;
+    Ok(Transformed::yes(Expr::ScalarSubquery(Subquery { subquery: Arc::new(plan), ..found })))
 }
 
 /// Makes a value and the rows of a subquery comparable: a text beside numbers is a number.

@@ -414,6 +414,35 @@ fn operators_have_mysqls_values() {
 }
 
 /// MySQL compares names of columns and aliases without case, in every clause.
+/// A subquery with columns from outside has one value for each row, none, or more than one, which is an error.
+#[test]
+fn correlated_subqueries_have_one_value() {
+    let fixture = Fixture::new();
+    fixture.csv("a.csv", "id,g\n1,x\n2,y\n3,z\n");
+    fixture.csv("b.csv", "id,v,w\n1,10,a\n2,,b\n4,40,c\n");
+    fixture.csv("c.csv", "id,v\n1,10\n1,11\n");
+    let mut client = fixture.root();
+    for (sql, want) in [
+        ("select id, (select v from b where b.id = a.id) from a order by id", "1,10|2,NULL|3,NULL"),
+        ("select id, (select w from b where b.id = a.id) as w from a order by w, id", "3,NULL|1,a|2,b"),
+        ("select id, 1 + (select v * 2 from b where b.id = a.id) from a order by id", "1,21|2,NULL|3,NULL"),
+        ("select id from a where (select w from b where b.id = a.id) = 'b'", "2"),
+        ("select id from a where 'a' in ((select w from b where b.id = a.id), g) order by id", "1"),
+        ("select id, (select max(v) from c where c.id = a.id) from a order by id", "1,11|2,NULL|3,NULL"),
+        (
+            "select g, sum((select v from b where b.id = a.id)) from a group by g order by g",
+            "x,10|y,NULL|z,NULL",
+        ),
+        ("select id, (select distinct w from b where b.id = a.id) from a order by id", "1,a|2,b|3,NULL"),
+    ] {
+        let rows = client.query(sql).rows();
+        let rows: Vec<String> = rows.iter().map(|row| row.join(",")).collect();
+        assert_eq!(rows.join("|"), want, "{sql}");
+    }
+    let answer = client.query("select id, (select v from c where c.id = a.id) from a");
+    assert_eq!(answer, Answer::Err(1242, "Subquery returns more than 1 row".to_owned()));
+}
+
 #[test]
 fn names_of_columns_have_no_case() {
     let fixture = Fixture::new();
