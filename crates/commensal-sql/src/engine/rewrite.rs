@@ -415,7 +415,9 @@ fn may_grow(expr: &Expr) -> bool {
 /// The size of the copies that the replacement of an expression has of a part, if their number is that of its arguments.
 fn copied(expr: &Expr) -> usize {
     match expr {
-        Expr::InList { expr: value, list, .. } => size(value.as_ref()).saturating_mul(list.len()),
+        Expr::InList { expr: value, list, .. } if subqueries::has_others(list) => {
+            size(value.as_ref()).saturating_mul(list.len())
+        }
         Expr::Function(function) => match (&function.args, function.name.to_string().to_lowercase().as_str())
         {
             (FunctionArguments::List(list), "interval") => {

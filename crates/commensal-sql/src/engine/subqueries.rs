@@ -25,7 +25,7 @@ pub fn change(expr: &mut Expr) {
     let other = match expr {
         Expr::AllOp { left, compare_op, right } => compared(left, compare_op, right, true),
         Expr::AnyOp { left, compare_op, right, .. } => compared(left, compare_op, right, false),
-        Expr::InList { expr: value, list, negated } if list.iter().any(|one| !is_constant(one)) => {
+        Expr::InList { expr: value, list, negated } if has_others(list) => {
             let equal = list.iter().map(|one| binary(value, BinaryOperator::Eq, one));
             let any = operators::joined(equal.collect(), &BinaryOperator::Or);
             let not = |any| Expr::UnaryOp { op: UnaryOperator::Not, expr: Box::new(any) };
@@ -77,6 +77,11 @@ fn filled(
     let arguments = std::slice::from_ref(value);
     let _: ControlFlow<()> = VisitMut::visit(&mut expr, &mut Fill { arguments, rows: Some(subquery) });
     Some(Expr::Nested(Box::new(expr)))
+}
+
+/// Whether a list has other parts than constants.
+pub fn has_others(list: &[Expr]) -> bool {
+    list.iter().any(|one| !is_constant(one))
 }
 
 /// Whether an expression has no columns.

@@ -427,7 +427,7 @@ fn correlated_subqueries_have_one_value() {
         ("select id, (select w from b where b.id = a.id) as w from a order by w, id", "3,NULL|1,a|2,b"),
         ("select id, 1 + (select v * 2 from b where b.id = a.id) from a order by id", "1,21|2,NULL|3,NULL"),
         ("select id from a where (select w from b where b.id = a.id) = 'b'", "2"),
-        ("select id from a where 'a' in ((select w from b where b.id = a.id), g) order by id", "1"),
+        ("select id from a where 'a' in (g, (select w from b where b.id = a.id)) order by id", "1"),
         ("select id, (select max(v) from c where c.id = a.id) from a order by id", "1,11|2,NULL|3,NULL"),
         (
             "select g, sum((select v from b where b.id = a.id)) from a group by g order by g",

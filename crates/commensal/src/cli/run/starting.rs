@@ -56,7 +56,10 @@ pub(super) fn start(
                 look += FIRST;
                 waiting.tell();
                 let inside = newborn(&mut other).is_some_and(|child| is_inside(&other, &child, place));
-                drop(lock.take_if(|_| inside));
+                // The command has a descriptor of the lock until it runs its program, so closing ours would not release it.
+                if let Some(lock) = lock.take_if(|_| inside) {
+                    lock.release();
+                }
             }
             let Some(signal) = inbox.signal_within(Duration::ZERO).filter(|signal| *signal != SIGCHLD) else {
                 continue;
