@@ -312,8 +312,14 @@ pub fn change(expr: &mut ast::Expr) {
     }
 }
 
-/// Joins expressions by an operator, in a tree that is as flat as it can be.
+/// Expressions that may be joined by an operator. DataFusion makes a tree of them that is as deep, and walks through it.
+pub const MOST_JOINED: usize = 400;
+
+/// Joins expressions by an operator; `None` if there are too many.
 pub fn joined(mut all: Vec<ast::Expr>, op: &BinaryOperator) -> Option<ast::Expr> {
+    if all.len() > MOST_JOINED {
+        return None;
+    }
     if all.len() < 2 {
         return all.pop();
     }

@@ -358,7 +358,9 @@ impl VisitorMut for Pass<'_> {
     fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<()> {
         // Some replacements have an argument several times, so that nested ones double with each level.
         let before = may_grow(expr).then(|| size(expr));
-        if before.is_some() && copied(expr) > LARGEST {
+        let is_long = matches!(expr, Expr::InList { list, .. }
+            if list.len() > operators::MOST_JOINED && subqueries::has_others(list));
+        if before.is_some() && (is_long || copied(expr) > LARGEST) {
             self.refuse_size(expr);
             return ControlFlow::Continue(());
         }

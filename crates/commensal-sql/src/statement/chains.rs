@@ -4,9 +4,13 @@
 use sqlparser::tokenizer::Token;
 
 /// Depth from which a statement is refused.
-pub(super) const DEEPEST: usize = 1_000;
+pub(super) const DEEPEST: usize = 400;
 
-const OPERATORS: [&str; 10] = ["and", "or", "xor", "div", "mod", "like", "regexp", "rlike", "is", "collate"];
+/// An operator that is no AND or OR takes longer to plan: each calculation finds the types of those in it again.
+const WEIGHT: usize = 2;
+
+const LOGICAL: [&str; 3] = ["and", "or", "xor"];
+const OPERATORS: [&str; 7] = ["div", "mod", "like", "regexp", "rlike", "is", "collate"];
 /// Words after which an expression begins anew.
 const STARTS: [&str; 12] =
     ["select", "from", "where", "on", "having", "by", "limit", "when", "then", "else", "set", "values"];
@@ -15,10 +19,14 @@ const SETS: [&str; 4] = ["union", "except", "intersect", "join"];
 /// What is between two parentheses.
 #[derive(Default)]
 struct Level {
-    /// Operators of the present expression so far.
+    /// Weight of the operators of the present part of a condition.
     operators: usize,
     /// Depth of the deepest parentheses in it.
     inside: usize,
+    /// Depth of the deepest part of the present condition.
+    deepest: usize,
+    /// Parts of the condition.
+    parts: usize,
     /// Depth of the deepest expression before it.
     before: usize,
     /// Joins and set operations.
@@ -26,13 +34,19 @@ struct Level {
 }
 
 impl Level {
-    fn begin_anew(&mut self) {
-        self.before = self.before.max(self.operators + self.inside);
+    fn end_part(&mut self) {
+        self.deepest = self.deepest.max(self.operators + self.inside);
         (self.operators, self.inside) = (0, 0);
     }
 
+    fn end_expression(&mut self) {
+        self.end_part();
+        self.before = self.before.max(self.parts + self.deepest);
+        (self.parts, self.deepest) = (0, 0);
+    }
+
     fn depth(mut self) -> usize {
-        self.begin_anew();
+        self.end_expression();
         self.before + self.sets
     }
 }
@@ -50,18 +64,21 @@ pub(super) fn depth<'a>(tokens: impl Iterator<Item = &'a Token>) -> usize {
         match token {
             Token::LParen => outer.push(std::mem::take(&mut level)),
             Token::RParen => end(&mut level, &mut outer),
-            Token::Comma => level.begin_anew(),
+            Token::Comma => level.end_expression(),
             Token::Word(word) if word.quote_style.is_none() => {
                 let is = |words: &[&str]| words.iter().any(|one| word.value.eq_ignore_ascii_case(one));
                 if is(&STARTS) {
-                    level.begin_anew();
+                    level.end_expression();
+                } else if is(&LOGICAL) {
+                    level.end_part();
+                    level.parts += 1;
                 } else if is(&OPERATORS) {
-                    level.operators += 1;
+                    level.operators += WEIGHT;
                 } else if is(&SETS) {
                     level.sets += 1;
                 }
             }
-            token if is_operator(token) => level.operators += 1,
+            token if is_operator(token) => level.operators += WEIGHT,
             _ => {}
         }
     }
@@ -111,15 +128,15 @@ mod tests {
     fn rows_of_operators() {
         for (sql, want) in [
             ("select a, b from t", 0),
-            ("select 1 + 2 * 3, 4 - 5 and 6", 2),
-            ("select 1 from t where a = 1 or b = 2 or c = 3", 5),
-            ("select (1 + (2 + (3 + 4)))", 6),
-            ("select ((1 + 1) + 1) + 1, 1 + (1)", 5),
-            ("select case when a = 1 then 2 when a = 2 then 3 else 4 end", 1),
+            ("select 1 + 2 * 3, 4 - 5 and 6", 4),
+            ("select 1 from t where a = 1 or b = 2 or c = 3", 4),
+            ("select (1 + (2 + (3 + 4)))", 9),
+            ("select ((1 + 1) + 1) + 1, 1 + (1)", 8),
+            ("select case when a = 1 then 2 when a = 2 then 3 else 4 end", 2),
             ("select 1 union select 2, 3 union all (select 4 union select 5)", 4),
-            ("select `and` + `or`", 1),
-            ("select * from a join b on a.x = b.x join c on b.y = c.y and 1", 4),
-            (") + 1 + 1 ((", 4),
+            ("select `and` + `or`", 2),
+            ("select * from a join b on a.x = b.x join c on b.y = c.y and 1", 5),
+            (") + 1 + 1 ((", 6),
         ] {
             let tokens = Tokenizer::new(&MySqlDialect {}, sql).tokenize().unwrap();
             assert_eq!(depth(tokens.iter()), want, "{sql}");

@@ -523,6 +523,7 @@ fn what_would_grow_beyond_measure_is_refused() {
         ("group_concat", format!("group_concat({long} order by {})", many(3_000, "1"))),
         ("interval", format!("interval(length({long}), {})", many(3_000, "id"))),
         ("list", format!("{long} in ({})", many(3_000, "s"))),
+        ("long list", format!("id in ({})", many(401, "id"))),
         ("long text", format!("'{}' in ({})", "x".repeat(1_000_000), many(100, "id"))),
         (
             "budget",
@@ -536,14 +537,26 @@ fn what_would_grow_beyond_measure_is_refused() {
         let answer = client.query(&format!("select {expression} from t"));
         assert!(matches!(&answer, Answer::Err(1235, _)), "{kind}: {answer:?}");
     }
+    for (kind, sql) in [
+        ("sum", format!("select 1{}", " + 1".repeat(100_000))),
+        ("or", format!("select 1{}", " or 1".repeat(100_000))),
+        ("union", format!("select 1{}", " union select 1".repeat(10_000))),
+        ("not", format!("select {}1", "not ".repeat(100_000))),
+        ("minus", format!("select {}1", "- ".repeat(100_000))),
+    ] {
+        let answer = client.query(&sql);
+        assert!(matches!(&answer, Answer::Err(1064, _)), "{kind}: {answer:?}");
+    }
     // What is long and does not grow is no such statement.
     for expression in [
         format!("id in ({})", many(20_000, "7")),
-        format!("id in ({})", many(9_000, "id")),
+        format!("id in ({})", many(400, "id")),
         format!("length(concat({}))", many(5_000, "s")),
-        format!("id{}", " + 1".repeat(500)),
-        format!("({}) = ({})", many(5_000, "id"), many(5_000, "1")),
-        format!("count(distinct {})", many(500, "id")),
+        format!("id{}", " + 1".repeat(60)),
+        format!("1.5e0{}", " + id".repeat(199)),
+        format!("id = 1{}", " or id = 1".repeat(390)),
+        format!("({}) = ({})", many(400, "id"), many(400, "1")),
+        format!("count(distinct {})", many(400, "id")),
     ] {
         assert_eq!(client.query(&format!("select {expression} from t")).rows().len(), 1);
     }
