@@ -605,7 +605,14 @@ impl FakeHost {
     /// Injects a fault into one operation from now on. The fault replaces an earlier one, and lasts until
     /// [`FakeHost::no_trouble`].
     pub fn trouble(&self, trouble: Trouble) {
-        self.machine().faults.trouble = (Some(trouble), 0);
+        self.trouble_times(trouble, 1);
+    }
+
+    /// Like [`FakeHost::trouble`]; a fault that does not last occurs this number of times.
+    pub fn trouble_times(&self, trouble: Trouble, times: u32) {
+        let mut machine = self.machine();
+        machine.faults.trouble = (Some(trouble), 0);
+        machine.faults.trouble_times = times;
     }
 
     /// Removes the fault of [`FakeHost::trouble`]. Returns how often the fault occurred.

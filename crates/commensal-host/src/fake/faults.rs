@@ -54,6 +54,7 @@ impl Machine {
         path: &str,
         value: &str,
     ) -> Answer<Option<Effect>> {
+        let most = self.faults.trouble_times;
         let (trouble, times) = &mut self.faults.trouble;
         let same_value = |wanted: &String| match operation {
             "ask" => value.contains(wanted.as_str()),
@@ -63,7 +64,7 @@ impl Machine {
             one.operation == operation
                 && (one.path == path || operation == "cookie")
                 && one.value.as_ref().is_none_or(same_value)
-                && (one.lasts || *times == 0)
+                && (one.lasts || *times < most)
         });
         let Some(hit) = hit else { return Ok(None) };
         *times += 1;

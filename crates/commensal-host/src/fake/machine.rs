@@ -273,6 +273,8 @@ pub enum Effect {
 pub(super) struct Faults {
     /// A fault of one operation, and how often it has occurred.
     pub(super) trouble: (Option<Trouble>, u32),
+    /// How often that fault occurs, unless it lasts.
+    pub(super) trouble_times: u32,
     /// Number of mutations up to and including the one that fails, and its error.
     pub(super) fail: Option<(u32, Errno)>,
     /// Number of successful mutations until all changes of cgroups fail, and their error.

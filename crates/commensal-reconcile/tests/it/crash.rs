@@ -16,12 +16,13 @@ use commensal_core::limit::{LIMITS, LimitId, Unit};
 use commensal_core::plan::{Action, Step, undo};
 use commensal_core::process::SCHED_IDLE;
 use commensal_core::safe::safe;
-use commensal_host::fake::{FakeHost, VendorKernel};
-use commensal_host::{Host, Scheduling};
+use commensal_host::fake::{Effect, FakeHost, Trouble, VendorKernel};
+use commensal_host::{Exit, Host, Scheduling};
+use commensal_reconcile::journal::{self, Record, Recreating};
 use commensal_reconcile::{Instance, Outcome, PlanRequest, Planned, Reconciler, SafeRequest, enforce};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const MEMORY: u64 = 16 << 30;
 
@@ -552,6 +553,96 @@ fn levels() -> World {
 /// All worlds.
 pub fn worlds() -> Vec<World> {
     plain().into_iter().chain(limits()).chain(moved()).chain(special()).collect()
+}
+
+/// Suffix of the name of a group that is about to replace another one.
+const ASIDE: &str = ".commensal-recreate";
+
+/// Returns the groups that are half replaced.
+fn half_replaced(fake: &FakeHost) -> BTreeSet<String> {
+    let files = fake.snapshot().into_keys();
+    files.filter_map(|path| Some(path.split_once(ASIDE)?.0.to_owned())).collect()
+}
+
+/// Returns the groups that are half replaced according to the journal.
+fn recorded(fake: &FakeHost) -> BTreeSet<String> {
+    let path = format!("{STATE}/machine.journal");
+    let text = journal::load(&mut fake.another(), Path::new(&path)).unwrap().unwrap_or_default();
+    let group = |record| match record {
+        Record::Recreating(Recreating(group)) => Some(format!("{}{}", group.mount, group.path)),
+        _ => None,
+    };
+    journal::parse(&text).records.into_iter().filter_map(group).collect()
+}
+
+/// `restore` after a kill that has left a group half replaced, when one change of the replacement is refused once, twice
+/// or every time: what is not completed stays in the journal, and a later `restore` completes it. Returns how many groups
+/// the first one did not complete, in each of these cases.
+fn refused_again(world: &World, (act, n): (Act, u32), calm: &FakeHost, before: &MachineState) -> [usize; 3] {
+    let fake = calm.copy();
+    let since = fake.mutations().len();
+    restored(&mut fake.another());
+    let mut changes = fake.mutations().split_off(since);
+    let end = changes.iter().rposition(|change| change.operation == "rename");
+    changes.truncate(end.map_or(0, |end| end + 1));
+    changes.retain(|change| change.path.starts_with("/sys/fs/cgroup/"));
+    let mut open = [0; 3];
+    let cases = changes.iter().flat_map(|change| [1, 2, u32::MAX].map(|times| (change, times)));
+    for ((change, times), often) in cases.zip((0..3).cycle()) {
+        let what = format!("{}: {act:?}, killed at change {n}, {change:?} fails {times} times", world.name);
+        let fake = calm.copy();
+        let (operation, path, value) = (change.operation, change.path.clone(), None);
+        let effect = Effect::Fails(Errno::EBUSY);
+        fake.trouble_times(Trouble { operation, path, value, effect, lasts: false }, times);
+        let back = restored(&mut fake.another());
+        assert!(fake.no_trouble() > 0, "{what}");
+        let half = half_replaced(&fake);
+        assert!(half.is_subset(&recorded(&fake)), "{what}: {half:?}, and the journal has no such record");
+        assert!(half.is_empty() || !back.failed.is_empty(), "{what}: nobody says why");
+        open[often] += half.len();
+        let back = restored(&mut fake.another());
+        assert!(back.failed.is_empty() && half_replaced(&fake).is_empty(), "{what}: {back:?}");
+        let in_ours = |group: &PathBuf| group.to_string_lossy().contains("/commensal-");
+        for process in fake.processes().iter().filter(|process| process.groups.iter().any(in_ours)) {
+            fake.end(process.pid, Exit::Code(0));
+        }
+        everything_back(&fake, before, &what);
+    }
+    open
+}
+
+// promises 10, 11
+#[test]
+fn a_replacement_that_is_refused_again_stays_in_the_journal() {
+    let own = world("openEuler, groups of commensal's", &[vendors::OWN], || vendors::machine(vendors::FIVE));
+    let (mut moments, mut open) = (0, [0; 3]);
+    for world in [levels(), own] {
+        let before = see(&(world.machine)());
+        for act in Act::of(&world) {
+            let start = prepared(&world, act.before(&world));
+            if world.texts == [vendors::OWN] && act == Act::Restore {
+                // It stays, so its group is replaced by one at level 0.
+                start.add_process(&["/sys/fs/cgroup/cpu/commensal-offline/etl"]);
+            }
+            for n in 0.. {
+                let fake = start.copy();
+                fake.crash_after(n);
+                act.run(&mut fake.another(), &world.texts);
+                if !fake.is_crashed() {
+                    break;
+                }
+                let fake = fake.restart();
+                if half_replaced(&fake).is_empty() {
+                    continue;
+                }
+                moments += 1;
+                let more = refused_again(&world, (act, n), &fake, &before);
+                open.iter_mut().zip(more).for_each(|(open, more)| *open += more);
+            }
+        }
+    }
+    println!("{moments} moments; not completed after one refusal, two, and all: {open:?}");
+    assert!(moments > 10 && open[..2] == [0, 0] && open[2] > 10, "{moments} {open:?}");
 }
 
 // promise 11
