@@ -1,19 +1,14 @@
-//! Puts groups in force once: plan, journal, apply. A controller's knobs can be tested only after the controller is
-//! enabled. So this module first creates groups and enables controllers, and plans the remaining steps for the
-//! resulting state.
+//! Puts groups in force once: plan, journal, apply. A refusal ends that, and everything is taken back.
 
 use crate::drivers::apply::{Outcome, apply};
 use crate::drivers::aside::step_aside;
 use crate::instance::{Instance, ReconcileError};
 use crate::journal::{self, Journal, JournalError};
 use crate::request::{PlanRequest, Planned};
+use crate::runner::{PLANS, first_part, has_moved};
 use commensal_core::actual::CgroupPath;
-use commensal_core::plan::{Action, Step, structure, undo};
+use commensal_core::plan::{Step, undo};
 use commensal_host::Host;
-
-/// Maximum number of further passes after processes were moved: children that they started meanwhile are still in the
-/// old group.
-const LOOKS: usize = 10;
 
 /// Makes a plan and carries it out. Repeats both as long as processes have to be moved.
 ///
@@ -28,108 +23,60 @@ pub fn enforce(
     journal: &mut Journal,
 ) -> Result<(Planned, Outcome), ReconcileError> {
     instance.remember(host, journal)?;
-    let has_moved = |(planned, outcome): &Done| moves(&planned.plan.steps) > outcome.stayed.len();
-    let mut done = once(instance, host, request, journal)?;
-    let mut moved = has_moved(&done);
-    for _ in 0..LOOKS {
-        if !moved || done.1.failure.is_some() {
-            break;
+    let (mut before, mut ahead, mut built) = (Vec::<Step>::new(), Vec::<Step>::new(), Outcome::default());
+    for plans in 1.. {
+        let ran = plan(instance, host, request).and_then(|planned| {
+            let steps = planned.plan.steps.as_slice();
+            let (part, is_whole) = if ahead.is_empty() { first_part(steps, false) } else { (steps, true) };
+            step_aside(host, part, &planned.actual, planned.desired.aside.name(), journal)?;
+            let (outcome, part) = (apply(host, part, &planned.actual, journal), part.to_vec());
+            Ok((planned, part, is_whole, outcome))
+        });
+        let failed = ran.as_ref().map_or(true, |(.., outcome)| outcome.failure.is_some());
+        let left = if failed { take_back(instance, host, request, &ahead, journal) } else { None };
+        let (mut planned, part, is_whole, outcome) = ran?;
+        let again = !failed && (!is_whole || plans < PLANS && has_moved(&part, &outcome.stayed));
+        built = built.then(outcome);
+        if let Some(failure) = &mut built.failure {
+            failure.left.extend(left);
+            if !before.is_empty() {
+                let earlier = before.len();
+                failure.left.push(format!("the {earlier} earlier steps, which were carried out separately"));
+            }
         }
-        let mut more = once(instance, host, request, journal)?;
-        moved = has_moved(&more);
-        if let Some(failure) = &mut more.1.failure {
-            let before = done.1.done;
-            failure.left.push(format!("the {before} earlier steps, which were carried out separately"));
+        if !again {
+            planned.plan.steps.splice(0..0, before.into_iter().chain(ahead));
+            return Ok((planned, built));
         }
-        done = join(done, more);
+        ahead.extend(part);
+        if is_whole {
+            before.append(&mut ahead);
+        }
     }
-    Ok(done)
+    unreachable!("the last plan returns")
 }
 
-/// A plan, and what came of it.
-type Done = (Planned, Outcome);
-
-/// Adds the steps of an earlier plan, which were all carried out, to those of a later one for the same request.
-fn join((earlier, built): Done, (mut planned, mut outcome): Done) -> Done {
-    planned.plan.steps.splice(0..0, earlier.plan.steps);
-    outcome.applied.splice(0..0, built.applied);
-    outcome.told.splice(0..0, built.told);
-    outcome.done += built.done;
-    if let Some(failure) = &mut outcome.failure {
-        failure.step += built.done;
-    }
-    (planned, outcome)
-}
-
-/// Counts the processes that these steps move.
-pub(crate) fn moves(steps: &[Step]) -> usize {
-    steps.iter().filter(|step| matches!(step.action, Action::Move(_))).count()
-}
-
-/// What follows the first part of a plan.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Then {
-    /// A survey and a new plan: new controllers can be tested only after they are enabled.
-    Survey,
-    /// A new plan: the journal gets the safe values of a new group before its settings are written, so the group must exist
-    /// first.
-    Plan,
-    /// Nothing: the part is the whole plan.
-    Nothing,
-}
-
-/// Returns the steps of a plan that are carried out together: groups and controllers first, if the rest depends on them.
-/// `has_safe` tells whether the plan has safe values.
-pub(crate) fn first_part(steps: &[Step], has_safe: bool) -> (&[Step], Then) {
-    let first = structure(steps);
-    let enables = first.iter().any(|step| matches!(step.action, Action::Enable(_)));
-    match enables {
-        true => (first, Then::Survey),
-        false if has_safe && !first.is_empty() && first.len() < steps.len() => (first, Then::Plan),
-        false => (steps, Then::Nothing),
-    }
-}
-
-fn once(
+/// Undoes the groups and controllers that were carried out ahead of a plan that failed. Returns a message about what could
+/// not be undone.
+fn take_back(
     instance: &Instance,
     host: &mut dyn Host,
     request: &PlanRequest<'_>,
+    ahead: &[Step],
     journal: &mut Journal,
-) -> Result<Done, ReconcileError> {
-    let mut first = plan(instance, host, request)?;
-    let aside = first.desired.aside.name();
-    step_aside(host, &first.plan.steps, &first.actual, aside, journal)?;
-    let (part, then) = first_part(&first.plan.steps, false);
-    let built = apply(host, part, &first.actual, journal);
-    if then == Then::Nothing || built.failure.is_some() {
-        return Ok((first, built));
+) -> Option<String> {
+    if ahead.is_empty() {
+        return None;
     }
-    let structure = part.to_vec();
-    let settled = plan(instance, host, request).map(|planned| {
-        let outcome = apply(host, &planned.plan.steps, &planned.actual, journal);
-        (planned, outcome)
-    });
-    let failed = settled.as_ref().map_or(true, |(_, outcome)| outcome.failure.is_some());
-    let mut left = Vec::new();
-    if failed {
-        match plan(instance, host, request) {
-            Ok(now) => {
-                let back = apply(host, &undo(&structure), &now.actual, journal);
-                left.extend(
-                    back.failure.map(|failure| format!("{}: {}", failure.description, failure.refusal)),
-                );
-            }
-            Err(error) => left.push(format!(
-                "the groups that were created, because {error}; `commensal restore` removes them"
-            )),
+    match plan(instance, host, request) {
+        Ok(now) => {
+            let failure = apply(host, &undo(ahead), &now.actual, journal).failure?;
+            Some(format!("{}: {}", failure.description, failure.refusal))
+        }
+        Err(error) => {
+            Some(format!("the groups that were created, because {error}; `commensal restore` removes them"))
         }
     }
-    let (planned, mut outcome) = settled?;
-    if let Some(failure) = &mut outcome.failure {
-        failure.left.append(&mut left);
-    }
-    first.plan.steps = structure;
-    Ok(join((first, built), (planned, outcome)))
 }
 
 fn plan(

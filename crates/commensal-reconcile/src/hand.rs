@@ -1,5 +1,5 @@
 //! Puts a value into a setting of a cgroup. Apply, taking back, restore and the safe state all write through [`put`], so
-//! what counts as held, gone or refused is decided here alone. [`repeat`] does again what was refused.
+//! what counts as held, gone or refused is decided here alone.
 
 use crate::journal::{Original, Target};
 use commensal_core::errno::Errno;
@@ -90,34 +90,6 @@ pub(crate) fn put(host: &mut dyn Host, dir: Dir, slot: &Slot, value: &Value) -> 
         (Err(error), Ok(now)) if is_gone(&error) && slot.exists(&now) => Put::Refused(error),
         (Err(error), _) if is_gone(&error) => Put::Gone(error),
         (Err(error), _) => Put::Refused(error),
-    }
-}
-
-/// Does something with each item, and with the refused ones again as long as others succeed: one setting can block another
-/// (the weight of an idle group, a burst above the quota, a quota before its period). Returns the refused items, each with
-/// its last refusal.
-pub(crate) fn as_far_as_possible<T, E>(
-    items: Vec<T>,
-    mut act: impl FnMut(&T) -> Result<(), E>,
-) -> Vec<(T, E)> {
-    repeat(items, |items| {
-        let refused = items.into_iter().filter_map(|item| {
-            let refusal = act(&item).err()?;
-            Some((item, refusal))
-        });
-        refused.collect()
-    })
-}
-
-/// Like [`as_far_as_possible`], for a pass that does something with all the items and returns the refused ones.
-pub(crate) fn repeat<T, E>(mut items: Vec<T>, mut pass: impl FnMut(Vec<T>) -> Vec<(T, E)>) -> Vec<(T, E)> {
-    loop {
-        let before = items.len();
-        let refused = if items.is_empty() { Vec::new() } else { pass(items) };
-        if refused.len() == before {
-            return refused;
-        }
-        items = refused.into_iter().map(|(item, _)| item).collect();
     }
 }
 

@@ -52,6 +52,7 @@ mod reach;
 mod reconciler;
 mod request;
 mod restore;
+mod runner;
 mod safe_state;
 pub mod siblings;
 mod steps;

@@ -16,10 +16,11 @@ pub use steps::Change;
 
 use crate::drivers::apply::{Failure, Refusal, apply, forget_gone, forget_settled};
 use crate::drivers::aside::step_aside;
-use crate::enforce::{Then, adopt, first_part, moves};
+use crate::enforce::adopt;
 use crate::instance::{Instance, ReconcileError};
 use crate::journal;
 use crate::request::{PlanRequest, Planned};
+use crate::runner::{PLANS, enables, first_part, has_moved};
 use back_off::BackOff;
 use commensal_core::actual::ActualState;
 use commensal_core::plan::Step;
@@ -32,10 +33,6 @@ use safe::Announced;
 use signs::Signs;
 use std::collections::BTreeSet;
 use steps::{decided, inodes, lasts, orders};
-
-/// Maximum number of plans in a round. A round plans again when a group has vanished, or when a step was refused and
-/// must be left out.
-const ATTEMPTS: usize = 8;
 
 /// Puts groups in force repeatedly.
 #[derive(Debug)]
@@ -184,7 +181,7 @@ impl Reconciler {
         let mut changes = Vec::new();
         // Set when a group has vanished between reading and writing: the groups that existed in every reading so far.
         let mut lasting: Option<BTreeSet<(usize, u64)>> = None;
-        for attempt in 1.. {
+        for plans in 1.. {
             let mut planned = self.look_and_plan(host, now_ms, request)?;
             // If the journal was removed, it is rebuilt and the round plans again. Otherwise values in force would
             // count as originals.
@@ -200,17 +197,12 @@ impl Reconciler {
             let all = steps.len();
             steps.retain(|step| lasts(step, &planned.actual, lasting.as_ref()));
             let young = all > steps.len();
-            let (first, then) = first_part(&steps, request.safe.is_some());
-            let failure = self.carry_out(host, first, &planned, request, &mut changes)?;
-            // Children that the moved processes started meanwhile are still in the old group.
-            let moved = failure.is_none() && moves(first) > self.back_off.stayed.len();
-            match failure {
+            let (part, is_whole) = first_part(&steps, request.safe.is_some());
+            match self.carry_out(host, part, &planned, request, &mut changes)? {
                 // The step did not cause this refusal: the journal cannot record any other step either.
-                Some(Failure { refusal: Refusal::Journal(error), left, .. }) => {
-                    let mut problems = self.problems(&planned);
-                    problems.push(in_words(&error));
-                    problems.extend(left);
-                    return Ok(Round { planned, changes, problems, again_ms: None, current: false });
+                Some(Failure { refusal: Refusal::Journal(error), mut left, .. }) => {
+                    left.insert(0, in_words(&error));
+                    return Ok(self.partly(planned, changes, left));
                 }
                 Some(failure) => {
                     if !self.back_off.failed(now_ms, &planned.actual, steps.get(failure.step), &failure) {
@@ -222,9 +214,9 @@ impl Reconciler {
                         self.half_done = self.instance.recover(host);
                     }
                 }
-                None if then == Then::Survey => self.look_again(host)?,
-                None if then == Then::Plan => {}
-                None if moved && attempt < ATTEMPTS => {}
+                None if part.iter().any(enables) => self.look_again(host)?,
+                None if !is_whole => {}
+                None if plans < PLANS && has_moved(part, &self.back_off.stayed) => {}
                 None => {
                     let held = std::mem::take(&mut planned.plan.held);
                     self.in_force.found(&held, &planned.actual);
@@ -241,15 +233,19 @@ impl Reconciler {
                     return Ok(Round { planned, changes, problems, again_ms, current });
                 }
             }
-            if attempt >= ATTEMPTS {
-                let mut problems = self.problems(&planned);
-                problems.push(format!(
-                    "the plan was only partly carried out after {ATTEMPTS} attempts; the next round continues"
-                ));
-                return Ok(Round { planned, changes, problems, again_ms: None, current: false });
+            if plans >= PLANS {
+                let why = "the next round continues";
+                let why = format!("the plan was only partly carried out after {PLANS} attempts; {why}");
+                return Ok(self.partly(planned, changes, vec![why]));
             }
         }
-        unreachable!("the last attempt returns")
+        unreachable!("the last plan returns")
+    }
+
+    /// Ends a round before everything that is not in back-off is in force.
+    fn partly(&mut self, planned: Planned, changes: Vec<Change>, why: Vec<String>) -> Round {
+        let problems = self.problems(&planned).into_iter().chain(why).collect();
+        Round { planned, changes, problems, again_ms: None, current: false }
     }
 
     fn problems(&mut self, planned: &Planned) -> Vec<String> {

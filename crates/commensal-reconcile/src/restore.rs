@@ -21,6 +21,7 @@ use crate::drivers::members;
 use crate::hand;
 use crate::journal::{self, Contents, Created, Record, Recreating};
 use crate::marks::{self, Mark};
+use crate::runner::repeat;
 use crate::steps::{Rank, empty, movement, order, recreate};
 use commensal_core::actual::Hierarchy;
 use commensal_core::knob::KnobId;
@@ -82,15 +83,21 @@ pub fn restore_stale(host: &mut dyn Host, dir: &Path, boot_id: &str) -> Result<R
 /// # Errors
 /// Returns an error when the journal cannot be read or rewritten.
 pub fn restore_own(host: &mut dyn Host, dir: &Path, name: &str) -> Result<Restored, HostError> {
-    let mut result = Restored::default();
     let owners = [dir.display().to_string()].into();
-    // This process can leave its group only after the controllers of the parent are disabled, so the restore is
-    // repeated as long as it changes something.
+    // This process can leave its group only after the controllers of the parent are disabled.
+    as_long_as_it_helps(|result| one_journal(host, dir, name, (&[], &owners), (false, result)))
+}
+
+/// Repeats a pass over journals as long as it changes something and something is left.
+fn as_long_as_it_helps(
+    mut pass: impl FnMut(&mut Restored) -> Result<(), HostError>,
+) -> Result<Restored, HostError> {
+    let mut result = Restored::default();
     loop {
         let done = result.done.len();
         result.left.clear();
         result.failed.retain(|line| line.contains(DAMAGED));
-        one_journal(host, dir, name, (&[], &owners), (false, &mut result))?;
+        pass(&mut result)?;
         if result.left.is_empty() || result.done.len() == done {
             return Ok(result);
         }
@@ -198,30 +205,23 @@ fn restore_where(
     (marks, owners): Evidence<'_>,
     wanted: impl Fn(&str) -> bool,
 ) -> Result<Restored, HostError> {
-    let mut result = Restored::default();
     let marked: BTreeSet<&str> = marks.iter().map(|mark| mark.journal.as_str()).collect();
     let mut marks = marks;
-    // A group in one journal can be in use by a group in another journal, so this is repeated as long as it changes
-    // something.
-    loop {
-        let done = result.done.len();
-        result.left.clear();
-        result.failed.retain(|line| line.contains(DAMAGED));
+    // A group in one journal can be in use by a group in another journal.
+    as_long_as_it_helps(|result| {
         let mut names: BTreeSet<String> = journal::names(host, dir).into_iter().collect();
         names.extend(marked.iter().map(|name| (*name).to_owned()));
         for name in names.into_iter().filter(|name| wanted(name)) {
             // An unreadable journal, or one of another process, does not stop the others from being restored.
-            if let Err(error) = eligible(host, (dir, boot_id), &name, (marks, owners), &mut result) {
+            if let Err(error) = eligible(host, (dir, boot_id), &name, (marks, owners), result) {
                 let path = journal::path(dir, &name);
                 result.failed.push(format!("{} was not carried out: {error}", path.display()));
             }
         }
         // The records of the marks are in the journals now, so the marks are not used again.
         marks = &[];
-        if result.left.is_empty() || result.done.len() == done {
-            return Ok(result);
-        }
-    }
+        Ok(())
+    })
 }
 
 /// Restores from one journal, unless it is from an earlier boot (then it is removed), or of a lab run or scheduler that
@@ -401,7 +401,7 @@ fn undo_all(
     let values = order.iter().take_while(|index| rank(undo, **index) <= Rank::Values).count();
     let rest = order.split_off(values);
     // Originals of several plans can block each other, such as a child's CPU set that is larger than its parent's.
-    let mut refused = hand::repeat(order, |order| pass(host, order, undo, &mut kept));
+    let mut refused = repeat(order, |order| pass(host, order, undo, &mut kept));
     kept.extend(movement::back(host, undo));
     if raise {
         recreate::raise(host, undo);

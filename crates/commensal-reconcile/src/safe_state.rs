@@ -13,9 +13,10 @@
 use crate::drivers::apply::with_meaning;
 use crate::drivers::lifted_group::lower;
 use crate::drivers::original_text;
-use crate::hand::{self, Put, Slot, as_far_as_possible};
+use crate::hand::{self, Put, Slot};
 use crate::journal::{self, Created, Journal, Key, Original, Owner, Record, Safe, Target};
 use crate::marks::{self, Mark};
+use crate::runner::as_far_as_possible;
 use commensal_core::knob::{KnobId, Value, Version};
 use commensal_host::{Dir, Host, Lock};
 use commensal_sensors::machine;
@@ -93,14 +94,14 @@ fn all(
     let mut brought = Vec::new();
     loop {
         let refused = as_far_as_possible(waiting, |value| match bring(host, state_dir, value, known) {
-            Ok((written, value)) => {
+            Ok(Some((written, value))) => {
                 state.held += 1;
                 state.written += usize::from(written);
                 brought.push(value);
                 Ok(())
             }
-            Err(Failed::Gone) => Ok(()),
-            Err(Failed::Refused(why)) => Err(why),
+            Ok(None) => Ok(()),
+            Err(why) => Err(why),
         });
         let left = end.saturating_duration_since(Instant::now());
         if refused.is_empty() || left.is_zero() {
@@ -200,35 +201,31 @@ fn of_journal(host: &mut dyn Host, state_dir: &Path, state: &mut SafeState) -> V
     if contents.owner().is_some_and(|owner| owner.boot_id != boot_id) { Vec::new() } else { contents.records }
 }
 
-enum Failed {
-    /// The group no longer exists, or another group has its name.
-    Gone,
-    /// The value was refused, for this reason.
-    Refused(String),
-}
-
-/// Writes one value, or the newer value in the group's mark; returns whether a write was necessary, and the value.
+/// Writes one value, or the newer value in the group's mark. Returns whether a write was necessary, and the value; `None`
+/// if the group no longer exists, or another group has its name.
 fn bring(
     host: &mut dyn Host,
     state_dir: &Path,
     wanted: &Safe,
     known: &Known,
-) -> Result<(bool, Safe), Failed> {
+) -> Result<Option<(bool, Safe)>, String> {
     let group = &wanted.setting.group;
-    let opened = hand::open(host, group).map_err(|error| Failed::Refused(error.to_string()))?;
-    let Some(dir) = opened else { return Err(Failed::Gone) };
-    let wanted = &newest(host, state_dir, dir, wanted);
-    let done =
-        in_group(host, state_dir, dir, &wanted.setting, known).map(|written| (written, wanted.clone()));
+    let Some(dir) = hand::open(host, group).map_err(|error| error.to_string())? else { return Ok(None) };
+    let wanted = newest(host, state_dir, dir, wanted);
+    let done = in_group(host, state_dir, dir, &wanted.setting, known);
     host.close(dir);
-    done.map_err(|why| {
-        // A missing file or device gives the same error numbers as a missing group.
-        let again = hand::open(host, group).ok().flatten();
-        if let Some(again) = again {
+    let why = match done {
+        Ok(written) => return Ok(Some((written, wanted))),
+        Err(why) => format!("{}: {why}", wanted.shown()),
+    };
+    // A missing file or device gives the same error numbers as a missing group.
+    match hand::open(host, group) {
+        Ok(Some(again)) => {
             host.close(again);
+            Err(why)
         }
-        if again.is_some() { Failed::Refused(format!("{}: {why}", wanted.shown())) } else { Failed::Gone }
-    })
+        _ => Ok(None),
+    }
 }
 
 /// Returns the value in the group's mark. Each newer value replaces the mark, whereas the lines of a journal may be

@@ -116,6 +116,20 @@ pub enum Refusal {
     Plan(String),
 }
 
+impl Refusal {
+    /// Whether the step may be in force nevertheless, so that it must be undone as well.
+    fn has_reached_kernel(&self, step: &Step) -> bool {
+        match self {
+            Refusal::ReadBack { .. } | Refusal::Unread { .. } => true,
+            // Orders without a timely response may still be carried out later; the scheduler handles requests in order.
+            Refusal::Host { error, .. } => {
+                error.errno == Errno::ETIMEDOUT && matches!(step.action, Action::Order { .. })
+            }
+            _ => false,
+        }
+    }
+}
+
 /// Formats the error, with the meaning of its number for the knob and what to do about it.
 pub(crate) fn with_meaning(error: &HostError, knob: Option<KnobId>) -> String {
     match knob.and_then(|knob| knob.row().meaning(error.errno)) {
@@ -156,6 +170,19 @@ pub struct Outcome {
     pub failure: Option<Failure>,
 }
 
+impl Outcome {
+    /// Adds the outcome of the steps that were carried out after these.
+    pub(crate) fn then(self, mut later: Outcome) -> Outcome {
+        later.applied.splice(0..0, self.applied);
+        later.told.splice(0..0, self.told);
+        later.done += self.done;
+        if let Some(failure) = &mut later.failure {
+            failure.step += self.done;
+        }
+        later
+    }
+}
+
 /// Carries out `steps` in order. `actual` is the machine's state for which they were planned. At the first refusal it
 /// stops and undoes the steps carried out so far.
 pub fn apply(host: &mut dyn Host, steps: &[Step], actual: &ActualState, journal: &mut Journal) -> Outcome {
@@ -169,8 +196,8 @@ pub fn apply(host: &mut dyn Host, steps: &[Step], actual: &ActualState, journal:
     }
     if let Some((step, refusal)) = failed {
         let vanished = steps.get(step).is_some_and(|step| work.has_vanished(step, &refusal));
-        // A value that was written but reads back wrong must be undone as well.
-        let touched = work.outcome.done.max(work.reached.map_or(0, |index| index + 1));
+        let reached = steps.get(step).is_some_and(|step| refusal.has_reached_kernel(step));
+        let touched = work.outcome.done + usize::from(reached);
         let (mut left, again) = work.take_back(&steps[..touched], journal);
         let (given, refused) = work.give_back(&steps[..touched], journal);
         left.extend(refused);
@@ -240,8 +267,6 @@ pub(crate) struct Work<'a> {
     pub actual: &'a ActualState,
     pub dirs: BTreeMap<CgroupRef, Dir>,
     pub outcome: Outcome,
-    /// Index of the failed step, if its write had reached the kernel.
-    reached: Option<usize>,
     /// Inodes of the fresh groups that replaced groups.
     pub recreated: BTreeMap<CgroupRef, u64>,
     pub moves: Moves,
@@ -279,7 +304,7 @@ impl<'a> Work<'a> {
     fn new(host: &'a mut dyn Host, actual: &'a ActualState) -> Work<'a> {
         let (dirs, recreated, enabling) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
         let (outcome, moves, kept, aloft) = (Outcome::default(), Moves::default(), Kept::new(), Vec::new());
-        Work { host, actual, dirs, outcome, reached: None, recreated, moves, enabling, kept, aloft }
+        Work { host, actual, dirs, outcome, recreated, moves, enabling, kept, aloft }
     }
 
     /// Opens every existing group and checks that it is the group in the plan. Journals every group, controller and
@@ -320,7 +345,8 @@ impl<'a> Work<'a> {
         let (first, rest) = steps.split_at(structure);
         let mut created = Vec::new();
         for (index, step) in first.iter().enumerate() {
-            self.run_step((index, step), journal)?;
+            self.carry_out(step, journal).map_err(|refusal| (index, refusal))?;
+            self.outcome.done += 1;
             if let (Action::Create, Some(dir)) = (&step.action, self.dirs.get(&step.place).copied()) {
                 created.push(Record::Created(Created(self.target(&step.place, dir))));
             }
@@ -332,26 +358,9 @@ impl<'a> Work<'a> {
                 announced = true;
                 self.announce(steps, journal).map_err(|refusal| (index, refusal))?;
             }
-            self.run_step((index, step), journal)?;
+            self.carry_out(step, journal).map_err(|refusal| (index, refusal))?;
+            self.outcome.done += 1;
         }
-        Ok(())
-    }
-
-    fn run_step(&mut self, (index, step): (usize, &Step), journal: &mut Journal) -> Result<(), Stop> {
-        self.carry_out(step, journal).map_err(|refusal| {
-            let reached = match &refusal {
-                Refusal::ReadBack { .. } | Refusal::Unread { .. } => true,
-                // Orders without a timely response may still be carried out later, so they are undone as well; the
-                // scheduler handles requests in order.
-                Refusal::Host { error, .. } => {
-                    error.errno == Errno::ETIMEDOUT && matches!(step.action, Action::Order { .. })
-                }
-                _ => false,
-            };
-            self.reached = reached.then_some(index);
-            (index, refusal)
-        })?;
-        self.outcome.done += 1;
         Ok(())
     }
 

@@ -11,7 +11,7 @@
 
 use crate::attributes;
 use crate::drivers::level::{self, Kept};
-use crate::hand::as_far_as_possible;
+use crate::runner::as_far_as_possible;
 use commensal_core::errno::Errno;
 use commensal_core::knob::{Form, KnobId, TABLE, Version};
 use commensal_host::{Dir, Host, HostError, below};

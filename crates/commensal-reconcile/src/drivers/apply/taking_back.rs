@@ -1,8 +1,9 @@
 //! Undoes steps after a refusal, and checks whether a step failed only because its group no longer exists.
 
 use super::{Refusal, Work};
-use crate::hand::{as_far_as_possible, is_gone};
+use crate::hand::is_gone;
 use crate::journal::{Created, Journal, Record};
+use crate::runner::as_far_as_possible;
 use commensal_core::actual::CgroupRef;
 use commensal_core::plan::{Action, Step, undo};
 use commensal_host::below;
