@@ -147,10 +147,10 @@ impl Freezes {
         }
     }
 
-    /// Adds what the looks have found. What no look has seen was too short to count.
+    /// Adds what the looks have found. A freeze that no look has seen and that is over was too short to count.
     #[must_use]
     pub fn added_to(self, mut around: Surroundings) -> Surroundings {
-        around.frozen.retain(|frozen, _| self.time.contains_key(frozen));
+        around.frozen.retain(|frozen, freeze| freeze.still || self.time.contains_key(frozen));
         for (frozen, time) in self.time {
             let freeze = around.frozen.entry(frozen).or_insert(Freeze { still: false, time: None });
             freeze.time = Some(time);
@@ -201,6 +201,18 @@ fn targets(
 mod tests {
     use super::*;
     use commensal_host::fake::FakeHost;
+
+    /// A look may be too short for any look at the freezers.
+    #[test]
+    fn a_freeze_that_lasts_is_named_without_a_look() {
+        for still in [true, false] {
+            let path = CgroupPath::new("/web");
+            let frozen = Frozen { mount: "/sys".to_owned(), path, file: "cgroup.freeze", thawed: "0" };
+            let frozen = [(frozen, Freeze { still, time: None })].into();
+            let around = Freezes::default().added_to(Surroundings { frozen, ..Surroundings::default() });
+            assert_eq!(around.frozen.len(), usize::from(still));
+        }
+    }
 
     /// Kinds of machines x looks at which a target is frozen: a freeze counts also if it is over.
     #[test]

@@ -345,7 +345,10 @@ impl VisitorMut for Pass<'_> {
             _ => None,
         };
         match replacement {
-            Some((_, Some(value))) => *expr = literal(&value),
+            Some((_, Some(value))) => {
+                *expr = literal(&value);
+                self.grow(expr, size(expr));
+            }
             Some((name, None)) => {
                 let problem = format!("Unknown system variable '{name}'");
                 self.found.problem.get_or_insert(Error::Name(Problem::Variable, problem));
