@@ -1,6 +1,6 @@
 //! The programs that cargo builds for tests, found in the messages that cargo prints.
 
-use crate::tree::root;
+use crate::tree::{SQL, root};
 use anyhow::{Context, bail};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -41,17 +41,49 @@ pub fn messages(which: &[&str]) -> anyhow::Result<String> {
 }
 
 /// Like [`messages`], in another tree and with another target directory.
+///
+/// Clippy compiles the SQL engine: lints by `cargo clippy` would check its many dependencies before tests compile them, so
+/// that a build from nothing took half as long again.
 fn messages_in(tree: &Path, target: Option<&Path>, which: &[&str]) -> anyhow::Result<String> {
     let mut command = crate::tree::cargo();
-    command.args(["test", "--no-run"]).args(which).arg("--message-format=json-render-diagnostics");
+    command.args(["test", "--no-run"]).args(which).arg("--message-format=json");
     if let Some(target) = target {
         command.env("CARGO_TARGET_DIR", target);
     }
+    let clippy = Path::new(env!("CARGO")).with_file_name("clippy-driver");
+    let engine = which.windows(2).any(|pair| pair == ["--package", SQL]);
+    if engine && clippy.exists() {
+        command.env("RUSTC_WORKSPACE_WRAPPER", clippy);
+    }
     let done = command.current_dir(tree).stderr(Stdio::inherit()).output().context("cargo test")?;
+    let messages = String::from_utf8_lossy(&done.stdout).into_owned();
+    for diagnostic in diagnostics(&messages) {
+        eprint!("{diagnostic}");
+    }
     if !done.status.success() {
         bail!("the tests do not build");
     }
-    Ok(String::from_utf8_lossy(&done.stdout).into_owned())
+    Ok(messages)
+}
+
+/// Builds the tests of the SQL engine and fails on any warning of the compiler or of clippy. Later builds of the same
+/// tests find them built.
+pub fn lint_sql() -> anyhow::Result<()> {
+    if !Path::new(env!("CARGO")).with_file_name("clippy-driver").exists() {
+        bail!("clippy is not installed (rustup component add clippy)");
+    }
+    match diagnostics(&messages(&["--package", SQL])?).count() {
+        0 => Ok(()),
+        warnings => bail!("{warnings} warnings in {SQL} or in a package of ours that it uses"),
+    }
+}
+
+/// What the compiler says about the code, as text.
+fn diagnostics(messages: &str) -> impl Iterator<Item = String> {
+    messages.lines().filter_map(|line| {
+        let message: Value = serde_json::from_str(line).ok()?;
+        Some(message["message"]["rendered"].as_str()?.to_owned())
+    })
 }
 
 /// Like [`messages`], but returns the test programs.
@@ -66,4 +98,20 @@ pub fn tests_in(tree: &Path, target: &Path, which: &[&str]) -> anyhow::Result<Ve
 
 fn programs(messages: &str) -> Vec<Artifact> {
     messages.lines().filter_map(Artifact::read).filter(|one| one.is_test).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warnings_are_told_from_other_messages() {
+        let lines = [
+            r#"{"reason":"compiler-artifact","target":{"kind":["lib"],"name":"a"},"executable":null}"#,
+            r#"{"reason":"compiler-message","message":{"level":"warning","rendered":"warning: unused\n"}}"#,
+            "no message at all",
+            r#"{"reason":"build-finished","success":true}"#,
+        ];
+        assert_eq!(diagnostics(&lines.join("\n")).collect::<Vec<_>>(), ["warning: unused\n"]);
+    }
 }

@@ -1,7 +1,7 @@
 //! The complete check, which developers run before a change and CI runs after it.
 
 use crate::tree::{SQL, root, step};
-use crate::{devtools, features, objects, test, tidy};
+use crate::{artifact, devtools, features, objects, test, tidy};
 use anyhow::{Context, bail};
 use std::path::PathBuf;
 use std::process::Command;
@@ -45,7 +45,7 @@ fn lints() -> anyhow::Result<()> {
     args.extend(features::without_scheduler());
     args.extend(["--", "-D", "warnings"]);
     cargo(&args)?;
-    cargo(&["clippy", "--package", SQL, "--all-targets", "--", "-D", "warnings"])
+    artifact::lint_sql()
 }
 
 /// Checks the default members with the compiler version of `rust-version`.
