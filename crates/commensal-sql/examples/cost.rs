@@ -111,7 +111,7 @@ async fn governed(data: &Path, threads: usize) -> anyhow::Result<Session> {
         state: None,
         groups: None,
         spill: std::env::temp_dir(),
-        s3: Allowed::default(),
+        endpoints: Allowed::default(),
         memory: None,
         cpus: threads,
         workers: None,
@@ -124,7 +124,7 @@ async fn governed(data: &Path, threads: usize) -> anyhow::Result<Session> {
             ticking.tick();
         }
     });
-    let connection = Arc::new(Connection::new(1, UserName::anywhere("root"), "127.0.0.1"));
+    let connection = Arc::new(Connection::new(1, UserName::anywhere("root"), "127.0.0.1", None));
     let added = engine.connections.add(&connection, None);
     added.map_err(|there| anyhow::anyhow!("{there} connections are there already"))?;
     let session = Session::new(&engine, &connection);

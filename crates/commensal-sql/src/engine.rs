@@ -16,17 +16,23 @@ mod dialect;
 pub mod error;
 pub(crate) mod execute;
 pub(crate) mod functions;
+mod grants;
 pub mod grid;
 pub mod group;
+mod having;
+mod json_values;
 mod kernels;
 pub mod memory;
 mod meta;
 mod mixed_types;
 mod mysql_functions;
 mod mysql_tables;
+mod mysql_variables;
 mod names;
 mod operators;
+pub(crate) mod origins;
 mod pace;
+mod partitions;
 pub mod password;
 mod policies;
 mod pool;
@@ -42,12 +48,15 @@ pub mod session;
 pub mod settings;
 mod show;
 mod single;
+mod sleep;
+mod status;
 mod storage;
 mod stores;
 mod subqueries;
 mod subquery_values;
 mod system;
 pub mod terms;
+mod titles;
 pub mod tokens;
 mod values;
 pub mod variables;
@@ -58,7 +67,7 @@ mod write;
 
 pub use data::{Data, Format, INFORMATION_SCHEMA, MAIN};
 pub use remote::Allowed;
-pub use rewrite::column_name;
+pub use rewrite::{column_name, written};
 
 use crate::catalog::{Catalog, Kernel, PasswordHash};
 use crate::property::{MEMORY_BASE, MemoryLimit};
@@ -104,7 +113,7 @@ pub struct Options {
     /// Folder for spill files, in which each server creates a subfolder.
     pub spill: PathBuf,
     /// Remote stores that queries may read.
-    pub s3: Allowed,
+    pub endpoints: Allowed,
     /// Memory that percentages refer to, in bytes; by default a share of the machine's memory.
     pub memory: Option<u64>,
     /// Number of CPUs that percentages refer to.
@@ -206,7 +215,12 @@ impl Engine {
             .with_config(config)
             .with_runtime_env(runtime);
         builder.scalar_functions().get_or_insert_default().extend(
-            values::functions().into_iter().chain(functions::functions()).chain(kernels::functions()),
+            values::functions()
+                .into_iter()
+                .chain(functions::functions())
+                .chain(kernels::functions())
+                .chain(json_values::functions())
+                .chain([sleep::function()]),
         );
         let base = builder.build();
         let machine = || machine_memory().map(|bytes| MEMORY_BASE.of(bytes));
@@ -437,8 +451,8 @@ fn launcher(options: &Options, memory_bytes: u64, scratch: &Arc<Scratch>) -> Opt
     if options.writable {
         arguments.push("--writable".into());
     }
-    for endpoint in &options.s3.0 {
-        arguments.extend(["--s3-endpoint".into(), endpoint.into()]);
+    for endpoint in &options.endpoints.0 {
+        arguments.extend(["--endpoint".into(), endpoint.into()]);
     }
     arguments.extend(["--memory-bytes".into(), memory_bytes.to_string().into()]);
     arguments.extend(["--cpus".into(), options.cpus.to_string().into()]);

@@ -46,6 +46,9 @@ struct Args {
     /// Endpoint that S3(...) may read from, such as https://s3.example.org; may be repeated.
     #[arg(long = "s3-endpoint", value_name = "URL")]
     s3_endpoint: Vec<String>,
+    /// Name node or name service that HDFS(...) may read from, such as hdfs://namenode:8020; may be repeated.
+    #[arg(long = "hdfs-endpoint", value_name = "URL")]
+    hdfs_endpoint: Vec<String>,
     /// Memory in MiB that percentages of groups refer to, and that all queries together may use before soft limits take
     /// effect; if not given, 90 % of the machine's memory.
     #[arg(long, value_name = "MIB")]
@@ -101,9 +104,9 @@ struct WorkerArgs {
     /// As for the server: the folder for spill files.
     #[arg(long)]
     spill: PathBuf,
-    /// As for the server: the endpoints that S3(...) may read from.
-    #[arg(long = "s3-endpoint")]
-    s3_endpoint: Vec<String>,
+    /// The endpoints of remote stores that queries may read.
+    #[arg(long = "endpoint")]
+    endpoints: Vec<String>,
     /// Memory that percentages of groups refer to, in bytes.
     #[arg(long)]
     memory_bytes: u64,
@@ -161,7 +164,7 @@ impl WorkerArgs {
             state: None,
             groups: None,
             spill: self.spill.clone(),
-            s3: Allowed(self.s3_endpoint.clone()),
+            endpoints: Allowed(self.endpoints.clone()),
             memory: Some(self.memory_bytes),
             cpus: self.cpus,
             workers: None,
@@ -193,7 +196,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         state: args.state,
         groups: args.groups,
         spill: args.spill.unwrap_or_else(std::env::temp_dir),
-        s3: Allowed(args.s3_endpoint),
+        endpoints: Allowed([args.s3_endpoint, args.hdfs_endpoint].concat()),
         memory: args.memory.map(|mib| mib.saturating_mul(1 << 20)),
         cpus,
         workers,

@@ -3,7 +3,8 @@
 //!
 //! ```text
 //! greeting ─ tls ─ auth ──► connection: command ──► Session ──► answer: status messages, rows
-//! packets, read ahead ─────────┘  └ values of prepared statements     └ days
+//! packets, read ahead ─────────┘  │ letters                           └ days
+//!                                 └ prepared: values of placeholders
 //! ```
 //! A client proves its password by `mysql_native_password` or `caching_sha2_password`, with random bytes (a salt) for
 //! each connection. The server also reads packets while a query runs, so that it notices when the client disconnects.
@@ -13,7 +14,9 @@ mod auth;
 mod connection;
 mod days;
 mod greeting;
+mod letters;
 mod packets;
+mod prepared;
 mod rows;
 mod socket;
 mod tls;
@@ -49,7 +52,7 @@ impl Default for Limits {
     fn default() -> Self {
         Limits {
             connections: 500,
-            packet: 4 << 20,
+            packet: 64 << 20,
             statements: 1_000,
             login: Duration::from_secs(10),
             silence: Duration::from_secs(30),

@@ -8,6 +8,7 @@ mod access;
 mod chains;
 mod cursor;
 mod groups;
+mod placeholders;
 mod quotes;
 mod redact;
 mod session;
@@ -17,9 +18,11 @@ mod syntax;
 
 use cursor::Cursor;
 
+pub(crate) use cursor::Bytes;
+pub use placeholders::{filled, placeholders};
 pub use quotes::{in_backticks, in_quotes};
 pub use redact::redacted;
-pub use split::split;
+pub use split::{split, with_quoted_names};
 pub use syntax::{
     ActionText, Assignment, ConditionText, Grant, Granted, Grantee, GroupRef, Kill, NewPolicy, PassedOn,
     Properties, Secret, Statement, SyntaxError, UserChange, UserName, Value,
@@ -62,5 +65,12 @@ fn one(text: &str) -> Result<Statement, SyntaxError> {
         }
     }
     let variables = session::hints(&cursor)?;
+    // Nothing changes what is read.
+    let lock = " lock in share mode";
+    let end = text.len().saturating_sub(lock.len());
+    let text = match text.get(end..) {
+        Some(last) if last.eq_ignore_ascii_case(lock) => &text[..end],
+        _ => text,
+    };
     Ok(Statement::PassedOn(PassedOn { text: text.to_owned(), variables }))
 }

@@ -167,8 +167,10 @@ impl Query {
         self.governor().asked(bytes);
     }
 
-    /// Returns the maximum size of one payment now, in bytes; `None` means that reads are not cut into pieces.
-    pub(crate) fn piece(&self) -> Option<u64> {
+    /// Returns the maximum size of one payment now, in bytes; `None` means that reads are not cut into pieces. A store
+    /// whose client receives data ahead of its reader asks its server for no more than this at once.
+    #[must_use]
+    pub fn piece(&self) -> Option<u64> {
         self.shared.at.borrow().governor.piece()
     }
 

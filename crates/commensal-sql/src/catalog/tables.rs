@@ -98,6 +98,7 @@ pub const SLOW_QUERIES: Table = Table {
         ("CPU_WAIT_MS", Bigint),
         ("LOCAL_READ_WAIT_MS", Bigint),
         ("REMOTE_READ_WAIT_MS", Bigint),
+        ("SLEEP_MS", Bigint),
         ("CPU_TIME_MS", Bigint),
         ("SCAN_ROWS", Bigint),
         ("LOCAL_READ_BYTES", Bigint),

@@ -5,6 +5,7 @@
 use super::error::Error;
 use super::memory::GroupMemory;
 use super::queue::Queue;
+use super::remote::Clients;
 use super::settings::Settings;
 use super::tokens::Tokens;
 use commensal_store::{Governors, Rates};
@@ -27,6 +28,8 @@ pub struct Accounts {
     pub queue: Arc<Queue>,
     /// Rate limiters of reads.
     pub reads: Governors,
+    /// Connections to name nodes of HDFS.
+    pub hdfs: Clients,
     /// Runtime for timers; no group's limits apply to it.
     pub timer: Handle,
     /// CPU time of all polls (executions of tasks) on the group's threads, including polls that were charged to other
@@ -53,6 +56,7 @@ impl Accounts {
             memory,
             cpu: Tokens::default(),
             reads: Governors::new(Rates::default(), Some(Handle::current())),
+            hdfs: Clients::default(),
             timer: Handle::current(),
             polled_ns: AtomicU64::new(0),
         }

@@ -1,12 +1,19 @@
 //! The open connections, and the current query of each.
 
+use super::error::Error;
 use super::query::Query;
 use super::variables::Variables;
 use crate::statement::UserName;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use tokio_util::sync::CancellationToken;
+
+/// Bytes that the statements which a session prepares by name may have.
+const MOST_PREPARED: usize = 1 << 20;
+/// Bytes that each of them counts beside its name and text.
+const EACH_PREPARED: usize = 100;
 
 /// One connection.
 #[derive(Debug)]
@@ -19,6 +26,8 @@ pub struct Connection {
     pub host: String,
     /// When the connection was opened.
     pub since: Instant,
+    /// Version and cipher of TLS, if the connection is encrypted.
+    pub encrypted: Option<(String, String)>,
     /// Token that the server cancels to close the connection.
     pub close: CancellationToken,
     state: Mutex<State>,
@@ -31,13 +40,21 @@ struct State {
     current: Option<Arc<Query>>,
     /// Warnings of the last statement other than `SHOW WARNINGS`.
     warnings: Vec<String>,
+    /// Number of warnings of the statement before the current one.
+    before: usize,
+    /// Number of rows of the last result.
+    rows_sent: usize,
+    /// Statements that were prepared by name.
+    prepared: BTreeMap<String, String>,
+    /// Whether a transaction is open. There is nothing in it, because files do not change.
+    in_transaction: bool,
     since: Instant,
 }
 
 impl Connection {
     /// Creates a connection.
     #[must_use]
-    pub fn new(id: u32, user: UserName, host: &str) -> Connection {
+    pub fn new(id: u32, user: UserName, host: &str, encrypted: Option<(String, String)>) -> Connection {
         let now = Instant::now();
         let database = super::data::MAIN.to_owned();
         let state = State {
@@ -45,6 +62,10 @@ impl Connection {
             variables: Variables::default(),
             current: None,
             warnings: Vec::new(),
+            before: 0,
+            rows_sent: 0,
+            prepared: BTreeMap::new(),
+            in_transaction: false,
             since: now,
         };
         Connection {
@@ -52,9 +73,17 @@ impl Connection {
             user,
             host: host.to_owned(),
             since: now,
+            encrypted,
             close: CancellationToken::new(),
             state: Mutex::new(state),
         }
+    }
+
+    /// Creates the connection of another user over the same socket, in its initial state.
+    #[must_use]
+    pub fn of(&self, user: UserName) -> Connection {
+        let close = self.close.clone();
+        Connection { close, ..Connection::new(self.id, user, &self.host, self.encrypted.clone()) }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -87,7 +116,7 @@ impl Connection {
     ///
     /// # Errors
     /// The errors of [`Variables::set`].
-    pub fn set_variable(&self, name: &str, value: Option<&str>) -> Result<(), super::error::Error> {
+    pub fn set_variable(&self, name: &str, value: Option<&str>) -> Result<(), Error> {
         self.lock().variables.set(name, value)
     }
 
@@ -115,6 +144,74 @@ impl Connection {
         self.lock().warnings = warnings;
     }
 
+    /// Drops the warnings of the last statement, because the next one begins.
+    pub fn drop_warnings(&self) {
+        let mut state = self.lock();
+        state.before = std::mem::take(&mut state.warnings).len();
+    }
+
+    /// Returns the number of warnings of the statement before the current one (`@@warning_count`).
+    #[must_use]
+    pub fn warnings_before(&self) -> usize {
+        self.lock().before
+    }
+
+    /// Returns the number of rows of the last result.
+    #[must_use]
+    pub fn rows_sent(&self) -> usize {
+        self.lock().rows_sent
+    }
+
+    /// Stores the number of rows of a result.
+    pub fn set_rows_sent(&self, rows: usize) {
+        self.lock().rows_sent = rows;
+    }
+
+    /// Returns the text of a statement that was prepared by name. Names have no case.
+    #[must_use]
+    pub fn prepared(&self, name: &str) -> Option<String> {
+        self.lock().prepared.get(&name.to_lowercase()).cloned()
+    }
+
+    /// Keeps the text of a statement that is prepared by name.
+    ///
+    /// # Errors
+    /// The session's prepared statements would have too many bytes.
+    pub fn set_prepared(&self, name: &str, text: String) -> Result<(), Error> {
+        let (mut state, name) = (self.lock(), name.to_lowercase());
+        state.prepared.remove(&name);
+        let size = |name: &str, text: &str| name.len() + text.len() + EACH_PREPARED;
+        let used: usize = state.prepared.iter().map(|(name, text)| size(name, text)).sum();
+        if used + size(&name, &text) > MOST_PREPARED {
+            return Err(Error::Rule(format!(
+                "the prepared statements of a session may have {MOST_PREPARED} bytes in all: deallocate some"
+            )));
+        }
+        state.prepared.insert(name, text);
+        Ok(())
+    }
+
+    /// Forgets a statement that was prepared by name. Returns whether there was one.
+    pub fn forget_prepared(&self, name: &str) -> bool {
+        self.lock().prepared.remove(&name.to_lowercase()).is_some()
+    }
+
+    /// Forgets what was prepared by name.
+    pub fn clear_prepared(&self) {
+        self.lock().prepared.clear();
+    }
+
+    /// Whether a transaction is open.
+    #[must_use]
+    pub fn in_transaction(&self) -> bool {
+        self.lock().in_transaction
+    }
+
+    /// Opens or ends a transaction.
+    pub fn set_in_transaction(&self, is_open: bool) {
+        self.lock().in_transaction = is_open;
+    }
+
     /// Returns when the current state (idle, or waiting for a query) began.
     #[must_use]
     pub fn since(&self) -> Instant {
@@ -123,9 +220,22 @@ impl Connection {
 }
 
 /// All connections.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Connections {
     all: Mutex<BTreeMap<u32, Arc<Connection>>>,
+    /// When the server started.
+    pub begun: Instant,
+    /// Number of connections so far.
+    pub opened: AtomicU64,
+    /// Number of commands of all clients so far.
+    pub commands: AtomicU64,
+}
+
+impl Default for Connections {
+    fn default() -> Connections {
+        let (opened, commands) = (AtomicU64::new(0), AtomicU64::new(0));
+        Connections { all: Mutex::default(), begun: Instant::now(), opened, commands }
+    }
 }
 
 impl Connections {
@@ -147,6 +257,7 @@ impl Connections {
             }
         }
         all.insert(connection.id, Arc::clone(connection));
+        self.opened.fetch_add(1, Relaxed);
         Ok(())
     }
 
@@ -154,8 +265,20 @@ impl Connections {
     pub fn remove(&self, id: u32) {
         let gone = self.lock().remove(&id);
         if let Some(query) = gone.and_then(|connection| connection.current()) {
-            query.end(super::error::Error::Cancelled);
+            query.end(Error::Cancelled);
         }
+    }
+
+    /// Returns the figures of `COM_STATISTICS`, in MySQL's form.
+    #[must_use]
+    pub fn statistics(&self) -> String {
+        let (seconds, commands) = (self.begun.elapsed().as_secs(), self.commands.load(Relaxed));
+        format!(
+            "Uptime: {seconds}  Threads: {}  Questions: {commands}  Slow queries: 0  Opens: 0  Open tables: 0  \
+             Queries per second avg: {:.3}",
+            self.lock().len(),
+            commands as f64 / seconds.max(1) as f64,
+        )
     }
 
     /// Returns all connections, ordered by number.
@@ -168,5 +291,21 @@ impl Connections {
     #[must_use]
     pub fn get(&self, id: u64) -> Option<Arc<Connection>> {
         u32::try_from(id).ok().and_then(|id| self.lock().get(&id).cloned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prepared_statements_are_bounded() {
+        let connection = Connection::new(1, UserName::anywhere("u"), "h", None);
+        connection.set_prepared("A", "x".repeat(MOST_PREPARED / 2)).unwrap();
+        connection.set_prepared("a", "x".repeat(MOST_PREPARED / 2)).unwrap();
+        let error = connection.set_prepared("b", "x".repeat(MOST_PREPARED / 2)).unwrap_err();
+        assert!(error.to_string().contains("1048576 bytes in all"), "{error}");
+        assert!(connection.forget_prepared("A") && !connection.forget_prepared("b"));
+        connection.set_prepared("b", "x".repeat(MOST_PREPARED / 2)).unwrap();
     }
 }

@@ -32,7 +32,9 @@ thread_local! {
     static SPAN: Cell<Option<Span>> = const { Cell::new(None) };
 }
 
-fn current() -> Option<Arc<Query>> {
+/// Returns the query whose task this thread polls.
+#[must_use]
+pub fn current() -> Option<Arc<Query>> {
     CURRENT.with_borrow(Clone::clone)
 }
 

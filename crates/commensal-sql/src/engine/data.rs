@@ -12,8 +12,10 @@
 
 use super::confined_store::Below;
 use super::error::Error;
+use super::partitions::Partitioned;
 use commensal_host::{Host, LinuxHost};
-use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::arrow::datatypes::{DataType, SchemaRef};
+use datafusion::catalog::TableProvider;
 use datafusion::datasource::file_format::FileFormat;
 use datafusion::datasource::file_format::csv::CsvFormat;
 use datafusion::datasource::file_format::json::JsonFormat;
@@ -23,6 +25,7 @@ use datafusion::execution::context::SessionState;
 use futures::TryStreamExt;
 use glob::Pattern;
 use object_store::local::LocalFileSystem;
+use object_store::path::Path as ObjectPath;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -97,7 +100,7 @@ pub struct Data {
 #[derive(Debug, Default)]
 pub struct Known(Mutex<HashMap<TableSource, (Files, SchemaRef)>>);
 
-type Files = Vec<(object_store::path::Path, u64, SystemTime)>;
+type Files = Vec<(ObjectPath, u64, SystemTime)>;
 
 /// Maximum number of cached sources; the cache is cleared when it is full.
 const MOST_KNOWN: usize = 10_000;
@@ -222,6 +225,7 @@ impl Data {
                     url: url(&format!("{prefix}{name}")),
                     format,
                     ending: ending.to_owned(),
+                    partitions: Vec::new(),
                 });
             }
         }
@@ -229,7 +233,12 @@ impl Data {
             return None;
         }
         let (ending, format) = self.format_of_folder(&folder.join(table))?;
-        Some(TableSource { url: url(&format!("{prefix}{table}/")), format, ending: ending.to_owned() })
+        Some(TableSource {
+            url: url(&format!("{prefix}{table}/")),
+            format,
+            ending: ending.to_owned(),
+            partitions: Vec::new(),
+        })
     }
 }
 
@@ -255,6 +264,8 @@ pub struct TableSource {
     pub format: Format,
     /// File name extension of the files in a folder.
     pub ending: String,
+    /// Columns whose values are in the names of folders, such as `city` for `city=Ulm`, in the order of the folders.
+    pub partitions: Vec<String>,
 }
 
 impl TableSource {
@@ -277,7 +288,7 @@ impl TableSource {
                 "the format of {name:?} is unknown: add \"format\" = \"csv\" or \"parquet\""
             )));
         };
-        Ok(TableSource { url: url(relative), format, ending: String::new() })
+        Ok(TableSource { url: url(relative), format, ending: String::new(), partitions: Vec::new() })
     }
 
     /// Returns the table with its columns. If the columns are not in `known`, the function reads them through the
@@ -285,9 +296,12 @@ impl TableSource {
     ///
     /// # Errors
     /// The file does not exist, or does not have the source's format.
-    pub async fn table(&self, state: &SessionState, known: &Known) -> Result<ListingTable, Error> {
+    pub async fn table(&self, state: &SessionState, known: &Known) -> Result<Arc<dyn TableProvider>, Error> {
         let url = self.listed()?;
-        let options = ListingOptions::new(self.format.file_format()).with_file_extension(&self.ending);
+        let partitions = self.partitions.iter().map(|column| (column.clone(), DataType::Utf8));
+        let options = ListingOptions::new(self.format.file_format())
+            .with_file_extension(&self.ending)
+            .with_table_partition_cols(partitions.collect());
         // Only tables of the data folder are cached, because the same URL may refer to another store in the next
         // statement.
         let schema = match url.scheme() {
@@ -306,20 +320,56 @@ impl TableSource {
         };
         let config = ListingTableConfig::new(url).with_listing_options(options).with_schema(schema);
         let cache = state.runtime_env().cache_manager.get_file_statistic_cache();
-        Ok(ListingTable::try_new(config)?.with_cache(cache))
+        let table = ListingTable::try_new(config)?.with_cache(cache);
+        if self.partitions.is_empty() {
+            return Ok(Arc::new(table));
+        }
+        Ok(Arc::new(Partitioned(table)))
     }
 
-    /// Splits the URL at the first component with a `*`: the part before it is a folder, the rest is a pattern for
-    /// names below that folder.
+    /// Splits the URL at the first component with a `*` or with a partition: the part before it is a folder, the rest is a
+    /// pattern for names below that folder.
     fn listed(&self) -> Result<ListingTableUrl, Error> {
-        let Some(star) = self.url.find('*') else { return Ok(ListingTableUrl::parse(&self.url)?) };
-        let folder = self.url.get(..star).and_then(|before| before.rfind('/')).map_or(0, |slash| slash + 1);
+        let partition = self.partitions.first().and_then(|key| self.url.find(&format!("/{key}=")));
+        let Some(split) = partition.map(|slash| slash + 1).or_else(|| self.url.find('*')) else {
+            // Files in partitions are below a folder.
+            let slash = if self.partitions.is_empty() || self.url.ends_with('/') { "" } else { "/" };
+            return Ok(ListingTableUrl::parse(format!("{}{slash}", self.url))?);
+        };
+        let folder = self.url.get(..split).and_then(|before| before.rfind('/')).map_or(0, |slash| slash + 1);
         let (folder, pattern) = self.url.split_at(folder);
+        let pattern = if partition.is_some() { self.within_partitions(pattern)? } else { pattern };
         let bad =
             |why: String| Error::Rule(format!("{pattern:?} is not a valid pattern for file names: {why}"));
         let folder = Url::parse(folder).map_err(|error| bad(error.to_string()))?;
-        let pattern = Pattern::new(pattern).map_err(|error| bad(error.to_string()))?;
-        Ok(ListingTableUrl::try_new(folder, Some(pattern))?)
+        if pattern.is_empty() {
+            return Ok(ListingTableUrl::try_new(folder, None)?);
+        }
+        // A pattern is matched with plain names, but in a URL some letters are encoded.
+        let plain = ObjectPath::from_url_path(pattern).map_err(|error| bad(error.to_string()))?;
+        let names = Pattern::new(plain.as_ref()).map_err(|error| bad(error.to_string()))?;
+        Ok(ListingTableUrl::try_new(folder, Some(names))?)
+    }
+
+    /// Returns the part of a pattern after its partitions. Only `key=*` is a partition there, because DataFusion matches
+    /// patterns with the names of files alone.
+    fn within_partitions<'a>(&self, pattern: &'a str) -> Result<&'a str, Error> {
+        let mut rest = pattern;
+        for key in &self.partitions {
+            let after = rest.strip_prefix(key.as_str()).and_then(|rest| rest.strip_prefix("=*"));
+            rest = match after {
+                Some("") => "",
+                Some(after) if after.starts_with('/') => after.trim_start_matches('/'),
+                _ => {
+                    return Err(Error::Rule(format!(
+                        "{pattern:?} does not have the partitions {}: write {key}=* in the address, and select with \
+                         WHERE {key} = …",
+                        self.partitions.join(", ")
+                    )));
+                }
+            };
+        }
+        Ok(rest)
     }
 
     async fn files(&self, state: &SessionState, url: &ListingTableUrl) -> Result<Files, Error> {
@@ -357,6 +407,33 @@ mod tests {
             [("main", "notes"), ("main", "events"), ("..", "hits"), ("etc", "passwd"), ("shop", "../hits")]
         {
             assert_eq!(data.locate(database, table), None, "{database}.{table}");
+        }
+    }
+
+    #[test]
+    fn addresses_have_patterns_and_partitions() {
+        let listed = |path: &str, keys: &[&str]| {
+            let partitions = keys.iter().map(|key| (*key).to_owned()).collect();
+            let url = format!("hdfs://h/{path}");
+            let place = TableSource { url, format: Format::Json, ending: String::new(), partitions };
+            let listed = place.listed().map_err(|error| error.to_string())?;
+            let pattern = listed.get_glob().as_ref().map_or("", Pattern::as_str).to_owned();
+            Ok::<_, String>((listed.prefix().to_string(), listed.is_collection(), pattern))
+        };
+        let is = |folder: &str, pattern: &str| Ok((folder.to_owned(), true, pattern.to_owned()));
+        assert_eq!(listed("t/k.csv", &[]), Ok(("t/k.csv".to_owned(), false, String::new())));
+        assert_eq!(listed("t/*.csv", &[]), is("t", "*.csv"));
+        assert_eq!(listed("t/a=1/*.csv", &[]), is("t/a=1", "*.csv"));
+        assert_eq!(listed("t/1%20K%C3%B6ln*.csv", &[]), is("t", "1 Köln*.csv"));
+        for path in ["t", "t/", "t/a=*", "t/a=*/"] {
+            assert_eq!(listed(path, &["a"]), is("t", ""), "{path}");
+        }
+        assert_eq!(listed("t/*.csv", &["a"]), is("t", "*.csv"));
+        assert_eq!(listed("t/a=*/b=*/*.csv", &["a", "b"]), is("t", "*.csv"));
+        // Whatever would be matched with nothing.
+        for path in ["t/a=1/k.csv", "t/a=1*/k.csv", "t/a=*/k.csv", "t/a=*/c=*/k.csv", "t/a=*k/b=*/k.csv"] {
+            let text = listed(path, &["a", "b"]).unwrap_err();
+            assert!(text.contains("=* in the address"), "{path}: {text}");
         }
     }
 

@@ -174,6 +174,18 @@ impl Dialect for Mysql {
             Token::DoubleExclamationMark => (Prefix::TwiceNot, level::BANG),
             Token::Word(word) if word.keyword == Keyword::BINARY => (Prefix::Binary, level::BANG),
             Token::Word(word) if word.keyword == Keyword::INTERVAL => return interval(parser),
+            Token::Word(word) if word.keyword == Keyword::CAST => {
+                let is_call = parser.peek_nth_token_ref(1).token == Token::LParen;
+                return is_call.then(|| cast(parser));
+            }
+            Token::Word(word) if word.quote_style.is_none() && is_without_parentheses(&word.value) => {
+                if parser.peek_nth_token_ref(1).token == Token::LParen {
+                    return None;
+                }
+                let name = word.value.clone();
+                parser.next_token();
+                return Some(Ok(call(&name, Vec::new())));
+            }
             Token::Word(word) if word.quote_style.is_none() && word.value.starts_with('_') => {
                 return introduced(parser);
             }
@@ -226,6 +238,37 @@ impl Prefix {
     }
 }
 
+/// Whether this is the name of a function that MySQL calls without parentheses, too, and that is no keyword for sqlparser.
+fn is_without_parentheses(name: &str) -> bool {
+    ["current_user", "utc_date", "utc_time", "utc_timestamp"]
+        .iter()
+        .any(|function| function.eq_ignore_ascii_case(name))
+}
+
+/// Parses `CAST(x AS type)`, where a type of texts may have a character set.
+fn cast(parser: &mut Parser<'_>) -> Result<Expr, ParserError> {
+    parser.next_token();
+    parser.expect_token(&Token::LParen)?;
+    let expr = Box::new(parser.parse_expr()?);
+    parser.expect_keyword_is(Keyword::AS)?;
+    let data_type = parser.parse_data_type()?;
+    let has_set =
+        parser.parse_keywords(&[Keyword::CHARACTER, Keyword::SET]) || parser.parse_keyword(Keyword::CHARSET);
+    let charset = if has_set { Some(parser.parse_object_name(false)?) } else { None };
+    parser.expect_token(&Token::RParen)?;
+    Ok(match charset {
+        Some(charset) => Expr::Convert {
+            is_try: false,
+            expr,
+            data_type: Some(data_type),
+            charset: Some(charset),
+            target_before_value: false,
+            styles: Vec::new(),
+        },
+        None => Expr::Cast { kind: CastKind::Cast, expr, data_type, array: false, format: None },
+    })
+}
+
 fn cast_to_binary(expr: Box<Expr>) -> Expr {
     let (kind, data_type) = (CastKind::Cast, DataType::Binary(None));
     Expr::Cast { kind, expr, data_type, array: false, format: None }
@@ -263,11 +306,16 @@ fn interval(parser: &mut Parser<'_>) -> Option<Result<Expr, ParserError>> {
             _ => Ok(arguments),
         }
     });
+    Some(Ok(call("interval", arguments.ok().flatten()?)))
+}
+
+/// Calls a function.
+fn call(name: &str, arguments: Vec<Expr>) -> Expr {
     let plain = |argument| FunctionArg::Unnamed(FunctionArgExpr::Expr(argument));
-    let args = arguments.ok().flatten()?.into_iter().map(plain).collect();
+    let args = arguments.into_iter().map(plain).collect();
     let list = FunctionArgumentList { duplicate_treatment: None, args, clauses: Vec::new() };
-    Some(Ok(Expr::Function(Function {
-        name: ObjectName::from(vec![Ident::new("interval")]),
+    Expr::Function(Function {
+        name: ObjectName::from(vec![Ident::new(name)]),
         uses_odbc_syntax: false,
         parameters: FunctionArguments::None,
         args: FunctionArguments::List(list),
@@ -275,7 +323,7 @@ fn interval(parser: &mut Parser<'_>) -> Option<Result<Expr, ParserError>> {
         null_treatment: None,
         over: None,
         within_group: Vec::new(),
-    })))
+    })
 }
 
 /// Parses a string that its character set introduces: `_utf8mb4'a'`, `_binary'a'`.
@@ -381,6 +429,11 @@ mod tests {
             ("_utf8mb4'x'", "'x'"),
             ("_binary'x'", "BINARY 'x'"),
             ("_column", "_column"),
+            ("current_user", "current_user()"),
+            ("UTC_DATE = b", "(UTC_DATE()) = b"),
+            ("t.current_user", "t.current_user"),
+            ("cast(a as char character set utf8mb4)", "convert(a, char character set utf8mb4)"),
+            ("cast(a as char(2) charset utf8mb4)", "convert(a, char(2) character set utf8mb4)"),
         ] {
             assert_eq!(tree(text), tree(meant), "{text} means {meant}");
         }

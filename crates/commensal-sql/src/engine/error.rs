@@ -39,6 +39,32 @@ pub enum Problem {
     Widths,
     /// A function does not take so many arguments.
     Parameters,
+    /// There is no prepared statement of this name.
+    Handler,
+    /// A statement has another number of placeholders than there are values.
+    Arguments,
+    /// The statement is empty.
+    Empty,
+    /// There is no such character set.
+    Letters,
+    /// A variable cannot have this value.
+    Value,
+    /// A variable cannot be set.
+    Fixed,
+    /// A table that is to be dropped does not exist.
+    Dropped,
+    /// A time has no fraction of so many digits.
+    Precision,
+    /// A text is no JSON document.
+    JsonText,
+    /// A text is no path into a JSON document.
+    JsonPath,
+    /// A path stands for several values where one is needed.
+    JsonWildcard,
+    /// A member of a JSON document has no name.
+    JsonKey,
+    /// The user whose grants are asked for does not exist.
+    Grant,
 }
 
 /// The reason why a statement failed. Messages are for the user and contain no secrets.
@@ -128,6 +154,9 @@ impl From<datafusion::error::DataFusionError> for Error {
                 Error::Memory(text.strip_prefix("Resources exhausted: ").unwrap_or(text).to_owned())
             }
             DataFusionError::ArrowError(error, _) if let Some(range) = out_of_range(error) => range,
+            DataFusionError::External(error) if let Some(ours) = error.downcast_ref::<Error>() => {
+                ours.clone()
+            }
             other @ DataFusionError::NotImplemented(_) => Error::Unsupported(other.strip_backtrace()),
             other => Error::Engine(other.strip_backtrace()),
         }

@@ -10,6 +10,7 @@ use super::error::Error;
 use super::grid::{Grid, INT, int};
 use super::group::Group;
 use super::names;
+use super::origins;
 use super::pace::paced;
 use super::pool::QueryPool;
 use super::problems;
@@ -103,6 +104,12 @@ impl Rows {
     #[must_use]
     pub fn of_batch(batch: RecordBatch) -> Rows {
         Rows { schema: batch.schema(), ready: vec![batch], running: None }
+    }
+
+    /// Returns the query of these rows, unless they are complete.
+    #[must_use]
+    pub fn query(&self) -> Option<Arc<Query>> {
+        self.running.as_ref().map(|running| Arc::clone(&running.query))
     }
 
     /// Returns the next batch; `None` after the last one.
@@ -303,6 +310,7 @@ async fn run(
     sender: &mpsc::Sender<Event>,
 ) -> Result<(), Error> {
     let (dry_run, target) = (work.options.dry_run, work.target.clone());
+    let database = work.options.database.clone();
     let (state, plan) = plan(engine, query, work).await?;
     let is_analysis = matches!(plan, LogicalPlan::Analyze(_));
     let physical = paced(state.create_physical_plan(&plan).await?, query)?;
@@ -319,7 +327,8 @@ async fn run(
         }
         return count(sender, rows).await;
     }
-    if sender.send(Event::Schema(stream.schema())).await.is_err() {
+    let columns = origins::columns(&plan, &stream.schema(), &database);
+    if sender.send(Event::Schema(columns)).await.is_err() {
         return Ok(());
     }
     while let Some(batch) = stream.next().await {
@@ -370,7 +379,7 @@ async fn plan(
     let builder = SessionStateBuilder::new_from_existing(engine.base.clone());
     let reader = builder.with_config(config.clone()).with_runtime_env(Arc::clone(&runtime)).build();
     let mut state = reader.clone();
-    let resolver = Names::new(engine, &query.identity.user, reader, places);
+    let resolver = Names::new(engine, &query.identity, reader, places);
 
     let tables = state.resolve_table_references(&statement)?;
     let (mut known, mut missing) = (Vec::new(), None);
@@ -418,15 +427,16 @@ fn places(
 ) -> Result<Vec<TableSource>, Error> {
     let mut places = Vec::new();
     for (number, call) in calls.iter().enumerate() {
-        if call.name == "s3" {
-            let host = format!("call-{number}");
-            let Remote { name, store, place } = Remote::new(call, &host, &engine.options.s3)?;
-            stores.add(&host, query.reader(&Source::Store(name)), store);
-            places.push(place);
-        } else {
-            let path = ["file_path", "uri"].iter().find_map(|key| call.properties.get(*key));
+        if call.name == "local" {
+            let path = call.get(&["file_path", "uri"]);
             let path = path.ok_or_else(|| Error::Rule("LOCAL(...) needs \"file_path\"".to_owned()))?;
-            places.push(TableSource::local(path, remote::format(&call.properties)?)?);
+            places.push(remote::partitioned(TableSource::local(path, remote::format(call)?)?, call));
+        } else {
+            let host = format!("call-{number}");
+            let Remote { name, store, place } = Remote::new(call, &host, &engine.options.endpoints)?;
+            let reader = query.reader(&Source::Store(name));
+            stores.add(&host, reader.clone(), store.open(&query.home().hdfs, reader)?);
+            places.push(place);
         }
     }
     Ok(places)
@@ -441,6 +451,7 @@ pub async fn columns(held: Held, work: Work) -> Result<SchemaRef, Error> {
     query.group().memory.join(query);
     query.timing.begin();
     let Some(runtime) = held.group.runtime().cloned() else { return Err(Error::Cancelled) };
+    let database = work.options.database.clone();
     let task = runtime.spawn(async move {
         let planning = Box::pin(caught(plan(&held.engine, &held.query, work)));
         let planning = Charged::new(planning, Arc::clone(&held.query));
@@ -449,7 +460,7 @@ pub async fn columns(held: Held, work: Work) -> Result<SchemaRef, Error> {
             why = held.query.stopped() => return Err(why),
             planned = planning => planned?,
         };
-        Ok::<SchemaRef, Error>(Arc::new(plan.schema().as_arrow().clone()))
+        Ok::<SchemaRef, Error>(origins::columns(&plan, plan.schema().as_arrow(), &database))
     });
     task.await.unwrap_or_else(|error| Err(Error::Engine(error.to_string())))
 }

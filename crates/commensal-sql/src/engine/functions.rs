@@ -2,9 +2,11 @@
 //! table is one function; a NULL argument makes the result NULL.
 
 mod dates;
+mod json;
 mod numbers;
 mod row;
 mod texts;
+mod zones;
 
 pub use dates::{
     BETWEEN, CLOCK_OF_FORMAT, CLOCK_OF_MOMENT, CLOCK_OF_NUMBER, CLOCK_OF_TEXT, COMPOUND_UNITS, DATE_FORMAT,
@@ -12,11 +14,13 @@ pub use dates::{
     NUMBER_OF_DATE, NUMBER_OF_MOMENT, PARTS, READ_MOMENT, SECONDS, SIMPLE_UNITS, TEXT_OF_CLOCK, clock_text,
     read_parts,
 };
+pub use json::{DOCUMENT, LONG_CLOCK, NUMBER_OF_DOUBLE, QUOTE, is_json_function, json_function};
 pub use numbers::{
     DOUBLE_OF_TEXT, DOUBLE_WITH_UNSIGNED_ZERO, TEXT_OF_DOUBLE, WHOLE_OF_TEXT, decimal_of_text, real,
 };
-pub use row::ArgumentKind;
+pub use row::{ArgumentKind, is_bytes, is_text};
 use row::{CellValue, DAYS_TO_1970, RowFunction, date_of};
+pub use zones::FRACTION;
 
 use chrono::{DateTime, Datelike};
 use datafusion::arrow::array::{
@@ -34,7 +38,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 fn all() -> impl Iterator<Item = &'static RowFunction> {
-    texts::ROWS.iter().chain(numbers::ROWS).chain(dates::ROWS)
+    texts::ROWS.iter().chain(numbers::ROWS).chain(dates::ROWS).chain(zones::ROWS).chain(json::ROWS)
 }
 
 /// Returns the kinds of the parameters of a function that takes so many arguments.
@@ -50,7 +54,7 @@ pub fn functions() -> Vec<Arc<ScalarUDF>> {
     names.dedup();
     let signature = || Signature::user_defined(Volatility::Immutable);
     let function = |name| ScalarUDF::new_from_impl(ByRow { name, signature: signature() });
-    names.into_iter().map(|name| Arc::new(function(name))).collect()
+    names.into_iter().map(|name| Arc::new(function(name))).chain(json::functions()).collect()
 }
 
 /// Returns the function of this name, for expressions that are built after planning.
@@ -97,9 +101,13 @@ impl ScalarUDFImpl for ByRow {
             ArgumentKind::Date => DataType::Date32,
             ArgumentKind::Moment => MOMENT,
             ArgumentKind::Either if given.is_numeric() || *given == DataType::Boolean => DataType::Int64,
-            ArgumentKind::Either => DataType::Utf8,
-            ArgumentKind::DateOrMoment if matches!(given, DataType::Date32) => DataType::Date32,
-            ArgumentKind::DateOrMoment => MOMENT,
+            ArgumentKind::Either | ArgumentKind::Raw if is_bytes(given) => DataType::Binary,
+            ArgumentKind::Either | ArgumentKind::Raw => DataType::Utf8,
+            ArgumentKind::DateOrMoment => match given {
+                DataType::Date32 => DataType::Date32,
+                kind if is_text(kind) || kind.is_numeric() => DataType::Utf8,
+                _ => MOMENT,
+            },
             ArgumentKind::Clock => CLOCK,
             ArgumentKind::ClockOrMoment => match given {
                 DataType::Duration(_) => CLOCK,
@@ -112,14 +120,14 @@ impl ScalarUDFImpl for ByRow {
 
     fn return_type(&self, types: &[DataType]) -> Result<DataType> {
         Ok(match self.row(types.len())?.result {
-            ArgumentKind::Text | ArgumentKind::Either => DataType::Utf8,
+            ArgumentKind::Text | ArgumentKind::Either | ArgumentKind::Raw => DataType::Utf8,
             ArgumentKind::Bytes => DataType::Binary,
             ArgumentKind::Whole => DataType::Int64,
             ArgumentKind::Double => DataType::Float64,
             ArgumentKind::Date => DataType::Date32,
             ArgumentKind::Moment => MOMENT,
             ArgumentKind::DateOrMoment => match types.first() {
-                Some(DataType::Date32) => DataType::Date32,
+                Some(kind @ (DataType::Date32 | DataType::Utf8)) => kind.clone(),
                 _ => MOMENT,
             },
             ArgumentKind::Clock => CLOCK,

@@ -63,6 +63,12 @@ impl Grid {
         self.rows.push(values.into_iter().map(text).collect());
     }
 
+    /// Whether the table has no rows.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
     /// Converts the table to an Arrow batch.
     ///
     /// # Errors

@@ -171,8 +171,6 @@ fn column(database: &str, table: &str, at: usize, field: &Field) -> Vec<ScalarVa
     let whole = type_name(field.data_type());
     let end = whole.find(['(', ' ']).unwrap_or(whole.len());
     let short = whole.get(..end).unwrap_or(&whole);
-    // Booleans are sent as TINYINT(1).
-    let (short, whole) = if short == "boolean" { ("tinyint", "tinyint(1)") } else { (short, whole.as_str()) };
     let texts = short == "text";
     let length = if texts || short == "blob" { int(LONGTEXT) } else { NO_NUMBER };
     let (precision, scale) = digits(field.data_type());

@@ -1,7 +1,7 @@
 //! Expressions whose operands are of several kinds, as MySQL has them: a choice between texts, numbers and dates is a text,
 //! and a text beside numbers in a list or between limits is a number.
 
-use super::values::{self, NUMBER, TEXT, is_temporal, is_text};
+use super::values::{self, NUMBER, TEXT, is_clock, is_temporal, is_text};
 use super::{kernels, operators};
 use datafusion::arrow::datatypes::DataType;
 use datafusion::common::tree_node::{Transformed, TreeNode};
@@ -85,6 +85,21 @@ fn is_text_beside_numbers<'a>(exprs: impl IntoIterator<Item = &'a Expr>, schema:
     classes.contains(&Class::Text) && classes.contains(&Class::Number) && !classes.contains(&Class::Temporal)
 }
 
+/// Whether times without a date are among texts, or of several types.
+fn are_clocks_of_several_types<'a>(exprs: impl IntoIterator<Item = &'a Expr>, schema: &DFSchema) -> bool {
+    let kinds: Vec<DataType> = exprs.into_iter().filter_map(|expr| expr.get_type(schema).ok()).collect();
+    let all_may_be = kinds.iter().all(|kind| is_clock(kind) || is_text(kind) || kind.is_null());
+    let mut others = kinds.iter().filter(|kind| !kind.is_null());
+    let first = others.next();
+    all_may_be && kinds.iter().any(is_clock) && others.any(|kind| Some(kind) != first)
+}
+
+/// Makes a value a time without a date.
+fn clock(expr: Expr, schema: &DFSchema) -> Result<Expr> {
+    let kind = expr.get_type(schema)?;
+    Ok(values::clock(expr, &kind))
+}
+
 /// The type in which integers of 64 bits are added up.
 const LONG: DataType = DataType::Decimal128(20, 0);
 
@@ -153,22 +168,26 @@ fn changed(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
                 is_text_beside_numbers(std::iter::once(operand.as_ref()).chain(values), schema)
             });
             let are_numbers = are_truth_and_numbers(results().chain(case.else_expr.as_deref()), schema);
-            if !results_are_mixed && !operand_is_mixed && !are_numbers {
+            let are_clocks = are_clocks_of_several_types(results().chain(case.else_expr.as_deref()), schema);
+            if !results_are_mixed && !operand_is_mixed && !are_numbers && !are_clocks {
                 return Ok(Transformed::no(Expr::Case(case)));
             }
-            let result = |expr: Box<Expr>| match (results_are_mixed, are_numbers) {
-                (true, _) => Box::new(text(*expr)),
-                (false, true) => Box::new(values::conversion(NUMBER).call(vec![*expr])),
-                (false, false) => expr,
+            let result = |expr: Box<Expr>| -> Result<Box<Expr>> {
+                Ok(match (results_are_mixed, are_numbers) {
+                    (true, _) => Box::new(text(*expr)),
+                    (false, true) => Box::new(values::conversion(NUMBER).call(vec![*expr])),
+                    (false, false) if are_clocks => Box::new(clock(*expr, schema)?),
+                    (false, false) => expr,
+                })
             };
             let compared = |expr: Box<Expr>| -> Result<Box<Expr>> {
                 Ok(if operand_is_mixed { Box::new(number(*expr, schema)?) } else { expr })
             };
             let Case { expr, when_then_expr, else_expr } = case;
-            let whens = when_then_expr.into_iter().map(|(value, then)| Ok((compared(value)?, result(then))));
+            let whens = when_then_expr.into_iter().map(|(value, then)| Ok((compared(value)?, result(then)?)));
             let whens = whens.collect::<Result<_>>()?;
             let operand = expr.map(compared).transpose()?;
-            Transformed::yes(Expr::Case(Case::new(operand, whens, else_expr.map(result))))
+            Transformed::yes(Expr::Case(Case::new(operand, whens, else_expr.map(result).transpose()?)))
         }
         Expr::ScalarFunction(ScalarFunction { func, args })
             if func.name() == "coalesce" && are_mixed(&args, schema) =>
@@ -206,6 +225,26 @@ fn changed(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
         {
             let number = |expr: Box<Expr>| -> Result<Box<Expr>> { Ok(Box::new(number(*expr, schema)?)) };
             let (expr, low, high) = (number(expr)?, number(low)?, number(high)?);
+            Transformed::yes(Expr::Between(Between { expr, negated, low, high }))
+        }
+        other => return of_clocks(other, schema),
+    })
+}
+
+/// Compares times without a date as such, also with texts.
+fn of_clocks(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
+    Ok(match expr {
+        Expr::InList(InList { expr, list, negated })
+            if are_clocks_of_several_types(std::iter::once(expr.as_ref()).chain(&list), schema) =>
+        {
+            let list = list.into_iter().map(|one| clock(one, schema)).collect::<Result<_>>()?;
+            Transformed::yes(Expr::InList(InList { expr: Box::new(clock(*expr, schema)?), list, negated }))
+        }
+        Expr::Between(Between { expr, negated, low, high })
+            if are_clocks_of_several_types([expr.as_ref(), low.as_ref(), high.as_ref()], schema) =>
+        {
+            let clock = |expr: Box<Expr>| -> Result<Box<Expr>> { Ok(Box::new(clock(*expr, schema)?)) };
+            let (expr, low, high) = (clock(expr)?, clock(low)?, clock(high)?);
             Transformed::yes(Expr::Between(Between { expr, negated, low, high }))
         }
         other => return aggregated(other, schema),

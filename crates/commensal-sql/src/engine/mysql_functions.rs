@@ -3,21 +3,21 @@
 //!
 //! Where Doris differs from MySQL, Doris is followed.
 
+mod json;
+mod times;
+
 use super::error::Error;
-use super::functions::{
-    self, ArgumentKind, BETWEEN, CLOCK_OF_FORMAT, COMPOUND_UNITS, DATE_FORMAT, DATE_OF_TEXT, MOMENT_OF_TEXT,
-    MOVED_BY_CLOCK, MOVED_BY_DAYS, PARTS, SECONDS, SIMPLE_UNITS,
-};
+use super::functions::{self, ArgumentKind, BETWEEN, DATE_FORMAT, PARTS, SECONDS};
 use super::kernels::DECIMAL;
 use super::operators;
-use super::values::{CEIL, CLOCK, DATE, DATETIME, EITHER, FLOOR, NUMBER, SIGNED, TEXT, WHOLE};
+use super::values::{CEIL, CLOCK, DATE, DATETIME, EITHER, FLOOR, NUMBER, RAW, SIGNED, TEXT, WHOLE};
 use datafusion::arrow::datatypes::DECIMAL128_MAX_PRECISION;
 use datafusion::sql::sqlparser::ast::helpers::attached_token::AttachedToken;
 use datafusion::sql::sqlparser::ast::{
     BinaryOperator, CaseWhen, CastKind, CeilFloorKind, CharacterLength, DataType, DateTimeField,
     DuplicateTreatment, ExactNumberInfo, Expr, Function, FunctionArg, FunctionArgExpr,
-    FunctionArgumentClause, FunctionArguments, Ident, Interval, ObjectName, Query, SetExpr, TableFactor,
-    TimezoneInfo, UnaryOperator, Value, VisitMut, VisitorMut,
+    FunctionArgumentClause, FunctionArguments, Ident, ObjectName, Query, SetExpr, TableFactor, TimezoneInfo,
+    UnaryOperator, Value, VisitMut, VisitorMut,
 };
 use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::parser::Parser;
@@ -25,15 +25,17 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::LazyLock;
+use times::{PRESENT, moved, moved_by, present, simple_unit_of, str_to_date, unit_of};
 
 /// Name, number of arguments, replacement. `@1` is the first argument as a date with time, NULL if it is none.
-const TABLE: [(&str, usize, &str); 55] = [
+const TABLE: [(&str, usize, &str); 57] = [
     // Conditions.
     ("if", 3, "CASE WHEN $1 THEN $2 ELSE $3 END"),
     ("isnull", 1, "$1 IS NULL"),
     ("ifnull", 2, "coalesce($1, $2)"),
     // Text. Lengths are in bytes, except for `char_length`.
-    ("length", 1, "octet_length($1)"),
+    ("length", 1, "__length($1)"),
+    ("octet_length", 1, "__length($1)"),
     ("locate", 2, "strpos($2, $1)"),
     ("instr", 2, "strpos($1, $2)"),
     ("strcmp", 2, "CASE WHEN $1 = $2 THEN 0 WHEN $1 < $2 THEN -1 WHEN $1 > $2 THEN 1 END"),
@@ -57,6 +59,7 @@ const TABLE: [(&str, usize, &str); 55] = [
     ("substring_index", 3, "substring_index(__text($1), __text($2), $3)"),
     ("sign", 1, "signum($1)"),
     ("rand", 0, "random()"),
+    ("sleep", 1, "sleep(CAST(__number($1) AS DOUBLE))"),
     // Dates.
     ("now", 0, "CAST(now() AS TIMESTAMP(0))"),
     ("current_timestamp", 0, "CAST(now() AS TIMESTAMP(0))"),
@@ -147,8 +150,8 @@ fn filled(template: &Expr, arguments: &[Expr]) -> Expr {
 }
 
 /// Functions of DataFusion whose arguments are all texts.
-const OF_TEXTS: [&str; 8] =
-    ["concat_ws", "ltrim", "rtrim", "replace", "reverse", "char_length", "character_length", "octet_length"];
+const OF_TEXTS: [&str; 7] =
+    ["concat_ws", "ltrim", "rtrim", "replace", "reverse", "char_length", "character_length"];
 
 /// Functions whose arguments are all numbers. A text is the number at its beginning.
 const OF_NUMBERS: [&str; 25] = [
@@ -165,6 +168,9 @@ const RENAMED: [(&str, &str); 3] = [("std", "stddev_pop"), ("stddev", "stddev_po
 /// # Errors
 /// DataFusion would give another result than MySQL.
 pub fn change(expr: &mut Expr) -> Result<(), Error> {
+    if json::change(expr) {
+        return Ok(());
+    }
     match expr {
         Expr::Function(function) => {
             if let Some(other) = function_of(function)? {
@@ -236,8 +242,8 @@ pub fn change(expr: &mut Expr) -> Result<(), Error> {
             *expr = called(CLOCK, &Expr::Value(typed.value.clone()));
         }
         Expr::Cast { kind: CastKind::Cast, expr: value, data_type, .. } => *expr = cast(value, data_type),
-        Expr::Convert { expr: value, data_type: Some(kind), is_try: false, charset: None, .. } => {
-            *expr = cast(value, kind);
+        Expr::Convert { expr: value, data_type: Some(kind), is_try: false, charset, .. } => {
+            *expr = cast_with_set(value, kind, charset.as_ref())?;
         }
         _ => {}
     }
@@ -272,6 +278,16 @@ fn hex_of_bits(bits: &str) -> Option<String> {
         .collect()
 }
 
+/// Returns a conversion to a text in a character set, or to another type.
+fn cast_with_set(value: &Expr, kind: &DataType, charset: Option<&ObjectName>) -> Result<Expr, Error> {
+    let charset = charset.map(ToString::to_string);
+    if let Some(charset) = charset.filter(|charset| !charset.to_lowercase().starts_with("utf8")) {
+        let text = format!("a cast to the character set {charset} is not supported");
+        return Err(Error::Unsupported(text));
+    }
+    Ok(cast(value, kind))
+}
+
 /// Returns a conversion with MySQL's result.
 fn cast(value: &Expr, kind: &DataType) -> Expr {
     let plain = |expr: Expr, data_type: DataType| Expr::Cast {
@@ -292,6 +308,7 @@ fn cast(value: &Expr, kind: &DataType) -> Expr {
             plain(as_text(value), DataType::Bytea)
         }
         DataType::Date => called(DATE, value),
+        DataType::JSON => json::cast(value),
         DataType::Time(digits, _) if digits.unwrap_or(0) > 0 => called(CLOCK, value),
         DataType::Time(..) => called(SECONDS, &called(CLOCK, value)),
         DataType::Signed | DataType::SignedInteger => called(SIGNED, value),
@@ -337,31 +354,25 @@ fn function_of(function: &Function) -> Result<Option<Expr>, Error> {
     if name == "group_concat" {
         return Ok(string_agg(function, &arguments));
     }
+    if let Some(call) = json::call(function, &name, &arguments) {
+        return Ok(Some(call));
+    }
     match (name.as_str(), arguments.as_slice()) {
-        ("mid", [text, from, length]) => Ok(Some(substring(text, from, Some(length)))),
-        ("str_to_date", [of, format]) => {
-            // A statement without its values only tells its columns.
-            if matches!(format, Expr::Value(value) if matches!(value.value, Value::Placeholder(_))) {
-                let text = format!("{MOMENT_OF_TEXT}($1, $2)");
-                return Ok(Some(filled_text(&text, &[as_text(of), format.clone()])));
-            }
-            let Some(literal) = text_of(format) else {
-                return Err(Error::Unsupported("str_to_date needs its format as a literal".to_owned()));
-            };
-            let function = match functions::read_parts(literal) {
-                Some((true, false)) => DATE_OF_TEXT,
-                Some((true, true)) => MOMENT_OF_TEXT,
-                Some((false, true)) => CLOCK_OF_FORMAT,
-                _ => return Err(Error::Unsupported(format!("{literal} is not supported in str_to_date"))),
-            };
-            Ok(Some(filled_text(&format!("{function}($1, $2)"), &[as_text(of), format.clone()])))
+        ("benchmark", _) => {
+            let text = "benchmark is not supported: what is evaluated again and again cannot be interrupted";
+            Err(Error::Unsupported(text.to_owned()))
         }
+        ("mid", [text, from, length]) => Ok(Some(substring(text, from, Some(length)))),
+        ("str_to_date", [of, format]) => str_to_date(of, format).map(Some),
         ("timestampdiff", [Expr::Identifier(unit), from, to]) => Ok(Some(filled_text(
             &format!("{BETWEEN}('{}', @1, @2)", simple_unit_of(&unit.value)?),
             &[from.clone(), to.clone()],
         ))),
         ("timestampadd", [Expr::Identifier(unit), number, date]) => {
             Ok(Some(moved(date, number, &simple_unit_of(&unit.value)?, 1)))
+        }
+        (name, [digits]) if let Some((_, has_date)) = PRESENT.iter().find(|(one, _)| *one == name) => {
+            present(name, digits, *has_date).map(Some)
         }
         ("count", [_, _, ..]) => Ok(count_distinct(function, &arguments)),
         ("round", [_, digits]) if is_whole(digits) => {
@@ -409,6 +420,7 @@ fn native(function: &Function, arguments: &[Expr], kinds: &[ArgumentKind]) -> Ex
         ArgumentKind::Whole => called(WHOLE, argument),
         ArgumentKind::Double => called(NUMBER, argument),
         ArgumentKind::Either => called(EITHER, argument),
+        ArgumentKind::Raw => called(RAW, argument),
         _ => argument.clone(),
     };
     let mut values = arguments.iter().zip(kinds).map(of_kind);
@@ -570,43 +582,6 @@ fn substring(text: &Expr, from: &Expr, length: Option<&Expr>) -> Expr {
     filled_text(template, &arguments)
 }
 
-/// Returns a unit of time in lower case, without the prefix that ODBC gives it.
-fn unit_of(name: &str) -> Result<String, Error> {
-    let lower = name.to_ascii_lowercase();
-    let unit = lower.strip_prefix("sql_tsi_").unwrap_or(&lower);
-    match SIMPLE_UNITS.contains(&unit) || COMPOUND_UNITS.contains(&unit) {
-        true => Ok(unit.to_owned()),
-        false => Err(Error::Syntax(format!("{name} is not a unit of time"))),
-    }
-}
-
-fn simple_unit_of(name: &str) -> Result<String, Error> {
-    let unit = unit_of(name)?;
-    if COMPOUND_UNITS.contains(&unit.as_str()) {
-        return Err(Error::Syntax(format!("{name} is a compound unit, which has no place here")));
-    }
-    Ok(unit)
-}
-
-/// Adds an interval to a date, or subtracts it.
-fn moved_by(date: &Expr, interval: &Interval, sign: i32) -> Result<Option<Expr>, Error> {
-    let Some(unit) = &interval.leading_field else { return Ok(None) };
-    Ok(Some(moved(date, &interval.value, &unit_of(&unit.to_string())?, sign)))
-}
-
-/// Adds a number of units to a date. A date stays one if the units are whole days.
-fn moved(date: &Expr, number: &Expr, unit: &str, sign: i32) -> Expr {
-    let days = ["day", "week", "month", "quarter", "year", "year_month"].contains(&unit);
-    let text = text_of(date);
-    let date_as = match text {
-        Some(text) if days && !text.contains(':') => "__date($1)",
-        None if days => "$1",
-        _ => "@1",
-    };
-    let name = if days { MOVED_BY_DAYS } else { MOVED_BY_CLOCK };
-    filled_text(&format!("{name}({date_as}, $2, '{unit}', {sign})"), &[date.clone(), as_text(number)])
-}
-
 /// Rewrites a LIKE pattern whose escape character is not a backslash, so that it has backslashes.
 fn with_backslashes(pattern: &str, escape: &str) -> String {
     let mut written = String::new();
@@ -681,6 +656,8 @@ mod tests {
             ("CAST(x AS SIGNED INTEGER)", "__signed((x))"),
             ("CAST(x AS UNSIGNED)", "CAST(x AS BIGINT UNSIGNED)"),
             ("CONVERT(x, SIGNED)", "__signed((x))"),
+            ("CAST(x AS CHAR CHARACTER SET utf8mb4)", "__text((x))"),
+            ("CONVERT(x, CHAR(3) CHARACTER SET utf8mb4)", "left((__text((x))), (3))"),
             ("CAST(x AS DECIMAL(5, 1))", "__decimal((x), 5, 1)"),
             ("CAST(x AS CHAR)", "__text((x))"),
             ("sum(DISTINCT x)", "sum(DISTINCT __number((x)))"),
@@ -706,7 +683,7 @@ mod tests {
                 "{mysqls}"
             );
         }
-        for refused in ["str_to_date(x, '%D')", "str_to_date(x, y)"] {
+        for refused in ["str_to_date(x, '%D')", "str_to_date(x, y)", "CAST(x AS CHAR CHARACTER SET latin1)"] {
             let mut expr = Parser::new(&Mysql).try_with_sql(refused).unwrap().parse_expr().unwrap();
             assert!(matches!(change(&mut expr), Err(Error::Unsupported(_))), "{refused}");
         }

@@ -1,12 +1,13 @@
 //! Names of columns and aliases, which MySQL compares without case. DataFusion compares them with case, so that a
 //! statement's names are replaced by those that its tables and aliases have.
 
+use super::having;
 use datafusion::sql::parser::Statement;
 use datafusion::sql::sqlparser::ast::{
-    self, Expr, Ident, Query, Select, SelectItem, TableAlias, TableFactor, Visit, VisitMut, Visitor,
-    VisitorMut,
+    self, Expr, Ident, OrderBy, OrderByExpr, OrderByKind, Query, Select, SelectItem, SetExpr, TableAlias,
+    TableFactor, Visit, VisitMut, Visitor, VisitorMut,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
 /// The tables of a statement: name and columns of each.
@@ -21,20 +22,88 @@ pub fn fix_case(statement: &mut Statement, tables: &Tables) {
     };
     let mut known = Known::default();
     for (table, columns) in tables {
-        known.names.extend(columns.iter().cloned());
+        known.of_tables.extend(columns.iter().cloned());
         known.columns.entry(table.clone()).or_default().extend(columns.iter().cloned());
     }
+    known.of_tables.sort();
+    known.of_tables.dedup();
+    known.names.clone_from(&known.of_tables);
     let _: ControlFlow<()> = Visit::visit(statement.as_ref(), &mut known);
     known.names.sort();
     known.names.dedup();
+    let written = match statement.as_mut() {
+        ast::Statement::Query(query) => titles(&mut query.body),
+        _ => Vec::new(),
+    };
     let _: ControlFlow<()> = VisitMut::visit(statement.as_mut(), &mut known);
+    if let ast::Statement::Query(query) = statement.as_mut() {
+        keep_titles(query, &written);
+    }
+}
+
+/// Returns the items of the select that gives a result its titles.
+fn items(body: &mut SetExpr) -> &mut [SelectItem] {
+    match body {
+        SetExpr::Select(select) => &mut select.projection,
+        SetExpr::Query(query) => items(&mut query.body),
+        SetExpr::SetOperation { left, .. } => items(left),
+        _ => &mut [],
+    }
+}
+
+/// Returns the name of a column.
+fn column(expr: &Expr) -> Option<&Ident> {
+    match expr {
+        Expr::Identifier(name) => Some(name),
+        Expr::CompoundIdentifier(parts) => parts.last(),
+        _ => None,
+    }
+}
+
+/// Returns the names of a result's columns as the statement writes them; `None` where that is no name.
+fn titles(body: &mut SetExpr) -> Vec<Option<String>> {
+    let title = |item: &mut SelectItem| match item {
+        SelectItem::UnnamedExpr(expr) => column(expr).map(|name| name.value.clone()),
+        _ => None,
+    };
+    items(body).iter_mut().map(title).collect()
+}
+
+/// Gives the result's columns the titles that the statement writes, as in MySQL.
+fn keep_titles(query: &mut Query, written: &[Option<String>]) {
+    let mut renamed = Vec::new();
+    for (item, title) in items(&mut query.body).iter_mut().zip(written) {
+        if let (SelectItem::UnnamedExpr(expr), Some(title)) = (&*item, title)
+            && let Some(name) = column(expr).filter(|name| name.value != *title)
+        {
+            let alias = Ident::with_quote('`', title.clone());
+            renamed.push((expr.clone(), name.value.clone(), alias.clone()));
+            *item = SelectItem::ExprWithAlias { expr: expr.clone(), alias };
+        }
+    }
+    // What is sorted by has the new name, too.
+    if let Some(OrderBy { kind: OrderByKind::Expressions(sorted), .. }) = &mut query.order_by {
+        for OrderByExpr { expr, .. } in sorted {
+            let is_same = |of: &Expr, name: &str| match &*expr {
+                Expr::Identifier(by) => by.value == name,
+                by => by == of,
+            };
+            if let Some((.., alias)) = renamed.iter().find(|(of, name, _)| is_same(of, name)) {
+                *expr = Expr::Identifier(alias.clone());
+            }
+        }
+    }
 }
 
 /// What the names of a statement can refer to.
 #[derive(Debug, Default)]
 struct Known {
+    /// The columns of all tables.
+    of_tables: Vec<String>,
     /// All columns and aliases.
     names: Vec<String>,
+    /// The columns of common table expressions.
+    of_ctes: BTreeSet<String>,
     /// The columns of each table, by its name and its aliases.
     columns: BTreeMap<String, Vec<String>>,
 }
@@ -62,8 +131,11 @@ impl Visitor for Known {
     type Break = ();
 
     fn pre_visit_query(&mut self, query: &Query) -> ControlFlow<()> {
-        let ctes = query.with.iter().flat_map(|with| &with.cte_tables);
-        ctes.for_each(|cte| self.alias(&cte.alias));
+        for cte in query.with.iter().flat_map(|with| &with.cte_tables) {
+            self.alias(&cte.alias);
+            self.of_ctes.extend(cte.alias.columns.iter().map(|column| column.name.value.clone()));
+            self.of_ctes.extend(aliases_in(cte));
+        }
         ControlFlow::Continue(())
     }
 
@@ -96,6 +168,37 @@ impl Visitor for Known {
 impl VisitorMut for Known {
     type Break = ();
 
+    /// An alias is not visible in the select that defines it, except behind the conditions: there, a name that is an alias
+    /// but for its case is that of a column, or of a column of a subquery.
+    fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<()> {
+        let aliases: BTreeSet<String> = select
+            .projection
+            .iter()
+            .filter_map(|item| match item {
+                SelectItem::ExprWithAlias { alias, .. } => Some(alias.value.to_lowercase()),
+                _ => None,
+            })
+            .collect();
+        if aliases.is_empty() {
+            return ControlFlow::Continue(());
+        }
+        let of_subqueries = aliases_in(&select.from);
+        let (of_tables, of_ctes) = (&self.of_tables, &self.of_ctes);
+        let mut prefer = |expr: &mut Expr| {
+            if let Expr::Identifier(name) = expr
+                && aliases.contains(&name.value.to_lowercase())
+                && !of_subqueries.contains(&name.value)
+                && !of_ctes.contains(&name.value)
+            {
+                Known::fix(of_tables, name);
+            }
+            ControlFlow::<()>::Continue(())
+        };
+        let _: ControlFlow<()> = ast::visit_expressions_mut(&mut select.projection, &mut prefer);
+        let _: ControlFlow<()> = ast::visit_expressions_mut(&mut select.selection, &mut prefer);
+        ControlFlow::Continue(())
+    }
+
     fn pre_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<()> {
         match expr {
             Expr::Identifier(name) => Known::fix(&self.names, name),
@@ -108,6 +211,32 @@ impl VisitorMut for Known {
         }
         ControlFlow::Continue(())
     }
+}
+
+/// Returns the names that the subqueries in a part of a statement give to columns.
+fn aliases_in(part: &impl Visit) -> BTreeSet<String> {
+    struct Aliases(BTreeSet<String>);
+    impl Visitor for Aliases {
+        type Break = ();
+        fn pre_visit_select(&mut self, select: &Select) -> ControlFlow<()> {
+            self.0.extend(select.projection.iter().filter_map(|item| match item {
+                SelectItem::ExprWithAlias { alias, .. } => Some(alias.value.clone()),
+                _ => None,
+            }));
+            ControlFlow::Continue(())
+        }
+        fn pre_visit_table_factor(&mut self, factor: &TableFactor) -> ControlFlow<()> {
+            if let TableFactor::Table { alias: Some(alias), .. }
+            | TableFactor::Derived { alias: Some(alias), .. } = factor
+            {
+                self.0.extend(alias.columns.iter().map(|column| column.name.value.clone()));
+            }
+            ControlFlow::Continue(())
+        }
+    }
+    let mut aliases = Aliases(BTreeSet::new());
+    let _: ControlFlow<()> = part.visit(&mut aliases);
+    aliases.0
 }
 
 /// Returns the clause of a statement that contains this name, as MySQL's messages call it. `qualified` states whether the
@@ -154,9 +283,15 @@ impl Visitor for Search<'_> {
         // MySQL resolves the tables first, and then the clauses in this order.
         self.look("on clause", &select.from);
         self.look("field list", &select.projection);
-        self.look("where clause", &select.selection);
+        let (condition, moved) = having::conditions(select);
+        if let Some(condition) = condition {
+            self.look("where clause", condition);
+        }
         self.look("group statement", &select.group_by);
         self.look("having clause", &select.having);
+        if let Some(moved) = moved {
+            self.look("having clause", moved);
+        }
         ControlFlow::Continue(())
     }
 

@@ -3,6 +3,7 @@
 //!
 //! Where Doris differs from MySQL, Doris is followed: `/` of integers is a DOUBLE, and bits are signed.
 
+use super::functions::CLOCK;
 use super::kernels;
 use super::values::{self, is_clock, is_temporal, is_text};
 use datafusion::arrow::datatypes::DataType;
@@ -149,9 +150,11 @@ fn operator(op: &BinaryOperator) -> Operator {
     }
 }
 
-/// Whether an operand of a comparison becomes a time without a date: a text beside one.
+/// Whether an operand of a comparison becomes a time without a date: a text beside one, and a time of day beside either.
 fn becomes_clock(kind: &DataType, other: &DataType) -> bool {
-    is_text(kind) && is_clock(other)
+    let is_of_day = is_clock(kind) && *kind != CLOCK;
+    let is_another = is_text(other) || (is_clock(other) && kind != other);
+    (is_text(kind) && is_clock(other)) || (is_of_day && is_another)
 }
 
 /// Divides and leaves out the fraction.
@@ -352,7 +355,7 @@ fn binary(left: &ast::Expr, op: BinaryOperator, right: ast::Expr) -> ast::Expr {
 }
 
 /// Whether an expression is a truth value whatever its operands are.
-fn is_truth(expr: &ast::Expr) -> bool {
+pub fn is_truth(expr: &ast::Expr) -> bool {
     use BinaryOperator::{And, Eq, Gt, GtEq, Lt, LtEq, NotEq, Or, Spaceship, Xor};
     match expr {
         ast::Expr::Nested(inner) => is_truth(inner),

@@ -212,6 +212,7 @@ impl Query {
             cpu: cpu + reported.cpu,
             local: self.charging.reads(Reach::Local).1 + reported.local,
             remote: self.charging.reads(Reach::Remote).1 + reported.remote,
+            sleep: self.usage.slept() + reported.sleep,
         }
     }
 

@@ -27,10 +27,22 @@ pub const FUNCTIONS: &str = "__function";
 /// A table function of a statement.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Call {
-    /// `s3` or `local`.
+    /// One of [`TABLE_FUNCTIONS`].
     pub name: String,
-    /// Properties of the call, with keys in lower case. Values may be secrets.
+    /// Properties of the call, with keys as they are written. Values may be secrets.
     pub properties: BTreeMap<String, String>,
+}
+
+/// Names of the table functions.
+const TABLE_FUNCTIONS: [&str; 3] = ["s3", "hdfs", "local"];
+
+impl Call {
+    /// Returns the value of the first of these properties that the call has, in any case of letters.
+    #[must_use]
+    pub fn get(&self, names: &[&str]) -> Option<&str> {
+        let of = |name: &&str| self.properties.iter().find(|(key, _)| key.eq_ignore_ascii_case(name));
+        names.iter().find_map(of).map(|(_, value)| value.as_str())
+    }
 }
 
 /// Omits the values, because they may be secrets.
@@ -71,7 +83,7 @@ pub fn rewrite(statement: &mut Statement, lookup: Lookup<'_>, values: &[ScalarVa
         let _: ControlFlow<()> = statement.visit(&mut literals);
     }
     let found = Found { calls: Vec::new(), placeholders, problem: literals.problem };
-    let most_growth = (LARGEST + FACTOR * size(statement)).min(MOST_GROWTH);
+    let most_growth = most_growth(statement);
     let mut pass = Pass { found, lookup, grown: 0, most_growth };
     let _: ControlFlow<()> = statement.visit(&mut pass);
     pass.found
@@ -255,9 +267,9 @@ fn property(argument: &FunctionArg) -> Option<(String, String)> {
             left,
             op: BinaryOperator::Eq,
             right,
-        })) => Some((text(left)?.to_lowercase(), text(right)?)),
-        FunctionArg::Named { name, arg, .. } => Some((name.value.to_lowercase(), value(arg)?)),
-        FunctionArg::ExprNamed { name, arg, .. } => Some((text(name)?.to_lowercase(), value(arg)?)),
+        })) => Some((text(left)?, text(right)?)),
+        FunctionArg::Named { name, arg, .. } => Some((name.value.clone(), value(arg)?)),
+        FunctionArg::ExprNamed { name, arg, .. } => Some((text(name)?, value(arg)?)),
         FunctionArg::Unnamed(_) => None,
     }
 }
@@ -269,7 +281,7 @@ impl VisitorMut for Pass<'_> {
         let TableFactor::Table { name, args, alias, .. } = factor else { return ControlFlow::Continue(()) };
         let Some(arguments) = args.take() else { return ControlFlow::Continue(()) };
         let function = name.to_string().to_lowercase();
-        if !["s3", "local"].contains(&function.as_str()) {
+        if !TABLE_FUNCTIONS.contains(&function.as_str()) {
             *args = Some(arguments);
             return ControlFlow::Continue(());
         }
@@ -441,8 +453,13 @@ fn copied(expr: &Expr) -> usize {
     }
 }
 
+/// By how much replacements may enlarge a statement.
+pub(super) fn most_growth(statement: &ast::Statement) -> usize {
+    (LARGEST + FACTOR * size(statement)).min(MOST_GROWTH)
+}
+
 /// The number of expressions in a part of a statement, and the length of its texts.
-fn size(part: &(impl Visit + ?Sized)) -> usize {
+pub(super) fn size(part: &(impl Visit + ?Sized)) -> usize {
     struct Size(usize);
     impl Visitor for Size {
         type Break = ();

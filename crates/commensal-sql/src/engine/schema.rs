@@ -4,13 +4,16 @@
 use super::Engine;
 use super::data::{INFORMATION_SCHEMA, TableSource};
 use super::error::{Error, Problem};
+use super::grants;
 use super::meta;
+use super::query::Identity;
 use super::rewrite::FUNCTIONS;
 use super::system::System;
 use crate::statement::UserName;
 use async_trait::async_trait;
 use datafusion::catalog::information_schema::InformationSchemaProvider;
 use datafusion::catalog::{CatalogProvider, CatalogProviderList, SchemaProvider, TableProvider};
+use datafusion::datasource::MemTable;
 use datafusion::error::DataFusionError;
 use datafusion::execution::context::SessionState;
 use datafusion::logical_expr::TableType;
@@ -28,6 +31,7 @@ type Tables = Mutex<BTreeMap<(String, String), Arc<dyn TableProvider>>>;
 pub struct Names {
     engine: Arc<Engine>,
     user: UserName,
+    connection: u32,
     /// Session state with the stores and the memory of the query, through which files are read.
     reader: Arc<SessionState>,
     calls: Arc<Vec<TableSource>>,
@@ -42,17 +46,18 @@ impl fmt::Debug for Names {
 }
 
 impl Names {
-    /// Creates the name resolution for a statement of `user`. `reader` reads the files.
+    /// Creates the name resolution for the statement of a query. `reader` reads the files.
     #[must_use]
     pub fn new(
         engine: &Arc<Engine>,
-        user: &UserName,
+        identity: &Identity,
         reader: SessionState,
         calls: Vec<TableSource>,
     ) -> Names {
         Names {
             engine: Arc::clone(engine),
-            user: user.clone(),
+            user: identity.user.clone(),
+            connection: identity.connection,
             reader: Arc::new(reader),
             calls: Arc::new(calls),
             seen: Arc::default(),
@@ -76,6 +81,11 @@ impl Names {
         self.engine.storage.data.tables(database)
     }
 
+    /// Whether this is the database of MySQL's privileges.
+    fn is_mysql(&self, database: &str) -> bool {
+        grants::is_database(&self.engine, database)
+    }
+
     /// Returns MySQL's error for a table that does not exist, or whose database does not.
     #[must_use]
     pub fn missing(&self, database: &str, table: &str) -> Error {
@@ -83,7 +93,7 @@ impl Names {
             let problem = format!("Unknown table '{table}' in information_schema");
             return Error::Name(Problem::SystemTable, problem);
         }
-        match self.engine.storage.data.has_database(database) {
+        match self.engine.storage.data.has_database(database) || self.is_mysql(database) {
             true => Error::Name(Problem::Table, format!("Table '{database}.{table}' doesn't exist")),
             false => Error::unknown_database(database),
         }
@@ -107,7 +117,7 @@ impl Names {
 
     async fn look_up(&self, database: &str, table: &str) -> Result<Option<Arc<dyn TableProvider>>, Error> {
         if database.eq_ignore_ascii_case(INFORMATION_SCHEMA) {
-            if let Some(ours) = System::new(&self.engine, &self.user).table(table)? {
+            if let Some(ours) = System::new(&self.engine, &self.user, self.connection).table(table)? {
                 return Ok(Some(ours));
             }
             if let Some(mysqls) = Box::pin(meta::table(self, table)).await? {
@@ -116,14 +126,18 @@ impl Names {
             let theirs = InformationSchemaProvider::new(Arc::new(self.clone()));
             return Ok(theirs.table(table).await?);
         }
+        if self.is_mysql(database)
+            && let Some(grid) = grants::table(&self.engine, &self.user, table)
+        {
+            let batch = grid.batch()?;
+            return Ok(Some(Arc::new(MemTable::try_new(batch.schema(), vec![vec![batch]])?)));
+        }
         let place = match database {
             FUNCTIONS => table.parse().ok().and_then(|number: usize| self.calls.get(number).cloned()),
             _ => self.engine.storage.data.locate(database, table),
         };
         match place {
-            Some(place) => {
-                Ok(Some(Arc::new(place.table(&self.reader, &self.engine.storage.data.known).await?)))
-            }
+            Some(place) => Ok(Some(place.table(&self.reader, &self.engine.storage.data.known).await?)),
             None => Ok(None),
         }
     }
@@ -156,7 +170,8 @@ impl CatalogProvider for Names {
     fn schema(&self, name: &str) -> Option<Arc<dyn SchemaProvider>> {
         let known = name == FUNCTIONS
             || name.eq_ignore_ascii_case(INFORMATION_SCHEMA)
-            || self.engine.storage.data.has_database(name);
+            || self.engine.storage.data.has_database(name)
+            || self.is_mysql(name);
         known.then(|| {
             Arc::new(Database { names: self.clone(), name: name.to_owned() }) as Arc<dyn SchemaProvider>
         })

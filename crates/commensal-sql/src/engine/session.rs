@@ -11,7 +11,7 @@ use super::terms::QueryLimits;
 use super::variables::Variables;
 use super::worker::wire::{self, Order, StatementText};
 use super::write::{self, Target};
-use super::{Engine, dialect, password, show};
+use super::{Engine, dialect, grants, having, password, show, titles};
 use crate::catalog::{Catalog, CatalogError, Privilege};
 use crate::statement::{self, Assignment, Kill, PassedOn, Statement, UserName, Value, in_backticks};
 use datafusion::arrow::array::AsArray;
@@ -19,6 +19,7 @@ use datafusion::arrow::datatypes::{DataType, Int64Type, SchemaRef};
 use datafusion::common::{ScalarValue, TableReference};
 use datafusion::execution::context::SessionState;
 use datafusion::sql::parser::Statement as Parsed;
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -85,6 +86,41 @@ impl Prepared {
     pub fn placeholders(&self) -> usize {
         self.found.placeholders
     }
+
+    /// Whether the query engine does not run this statement, for example SHOW.
+    #[must_use]
+    pub fn has_no_plan(&self) -> bool {
+        show::is_handled(&self.parsed) || show::described_function(&self.text).is_some()
+    }
+}
+
+/// Sets the variables that SET NAMES sets.
+fn set_letters(variables: &mut Variables, letters: &str) -> Result<(), Error> {
+    let lower = letters.to_ascii_lowercase();
+    let letters = if lower == "utf8" { "utf8mb3" } else { lower.as_str() };
+    for name in ["names", "character_set_client", "character_set_connection", "character_set_results"] {
+        variables.set(name, Some(letters))?;
+    }
+    let collation = match letters {
+        "latin1" => "latin1_swedish_ci".to_owned(),
+        "binary" => "binary".to_owned(),
+        other => format!("{other}_general_ci"),
+    };
+    variables.set("collation_connection", Some(&collation))
+}
+
+/// Returns the query for the value of an expression.
+fn query_of(expression: &str) -> Result<PassedOn, Error> {
+    match statement::parse(&format!("SELECT ({expression})")) {
+        Ok(Statement::PassedOn(query)) => Ok(query),
+        Ok(_) => Err(Error::Syntax("expected an expression".to_owned())),
+        Err(error) => Err(Error::Syntax(error.to_string())),
+    }
+}
+
+/// Returns MySQL's error for a statement of blanks and comments.
+fn empty() -> Error {
+    Error::Name(Problem::Empty, "Query was empty".to_owned())
 }
 
 impl Session {
@@ -94,14 +130,42 @@ impl Session {
         Session { engine: Arc::clone(engine), connection: Arc::clone(connection) }
     }
 
+    /// Returns the connection.
+    #[must_use]
+    pub fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    /// Puts the session's variables into their initial state, for a client with this character set.
+    pub fn reset(&self, letters: &str) {
+        let mut variables = Variables::default();
+        let set = set_letters(&mut variables, letters);
+        debug_assert!(set.is_ok(), "{letters} is supported");
+        self.connection.set_variables(variables);
+        self.connection.set_in_transaction(false);
+        self.connection.set_warnings(Vec::new());
+        self.connection.clear_prepared();
+    }
+
+    /// Returns a statement's text with the meaning that it has by `sql_mode`.
+    #[must_use]
+    pub fn in_mode<'a>(&self, sql: &'a str) -> Cow<'a, str> {
+        match self.connection.variables().ansi_quotes() {
+            true => statement::with_quoted_names(sql),
+            false => Cow::Borrowed(sql),
+        }
+    }
+
     /// Executes a statement.
     ///
     /// # Errors
     /// The statement is invalid, or failed.
     pub async fn execute(&self, sql: &str) -> Result<Reply, Error> {
+        let sql = &*self.in_mode(sql);
         let statement = statement::parse(sql);
-        if !matches!(statement, Ok(Statement::ShowWarnings)) {
-            self.connection.set_warnings(Vec::new());
+        // For EXECUTE, the statement that it names drops them.
+        if !matches!(statement, Ok(Statement::ShowWarnings | Statement::Execute { .. })) {
+            self.connection.drop_warnings();
         }
         let statement = statement.map_err(|error| Error::Syntax(error.to_string()))?;
         if let Some(warnings) = self.engine.change(&statement, &self.connection.user, &password::hash)? {
@@ -113,11 +177,15 @@ impl Session {
             Statement::Set(assignments) => {
                 let mut variables = self.connection.variables();
                 let mut warnings = Vec::new();
+                let sets_autocommit = assignments.iter().any(|assignment| assignment.name == "autocommit");
                 for assignment in assignments {
                     let assignment = self.evaluated(&variables, assignment).await?;
                     warnings.extend(self.assign(&mut variables, &[assignment])?);
                 }
                 self.connection.set_variables(variables);
+                if sets_autocommit {
+                    self.connection.set_in_transaction(false);
+                }
                 self.connection.set_warnings(warnings.clone());
                 Ok(Reply::Done { rows: 0, warnings })
             }
@@ -129,7 +197,21 @@ impl Session {
                 Ok(Reply::done())
             }
             Statement::Kill(kill) => self.kill(&kill),
-            Statement::Empty | Statement::SetTransaction => Ok(Reply::done()),
+            Statement::Prepare { .. } | Statement::Execute { .. } | Statement::Deallocate(_) => {
+                Box::pin(self.by_name(statement)).await
+            }
+            Statement::Do(passed) => {
+                if let Reply::Rows(mut rows) = self.pass_on(passed).await? {
+                    while rows.next().await?.is_some() {}
+                }
+                Ok(Reply::done())
+            }
+            Statement::ShowCount(variable) => {
+                let text = format!("SELECT @@session.{variable}");
+                self.pass_on(PassedOn { text, variables: Vec::new() }).await
+            }
+            Statement::Empty => Err(empty()),
+            Statement::SetTransaction | Statement::Flush => Ok(Reply::done()),
             other => {
                 let grid = show::show(&self.engine, &self.connection, &other)?;
                 let filter = match &other {
@@ -140,6 +222,62 @@ impl Session {
                 };
                 Ok(Reply::Rows(Rows::of_batch(show::filtered(&self.engine.base, &grid, filter.as_ref())?)))
             }
+        }
+    }
+
+    /// Prepares, executes or forgets a statement by its name.
+    async fn by_name(&self, statement: Statement) -> Result<Reply, Error> {
+        let variables = self.connection.variables();
+        let unknown = |name: &str, verb: &str| {
+            let text = format!("Unknown prepared statement handler ({name}) given to {verb}");
+            Error::Name(Problem::Handler, text)
+        };
+        match statement {
+            Statement::Prepare { name, text } => {
+                let text = match text {
+                    Value::Text(text) => text,
+                    Value::Expression(text) => {
+                        let value = self.value_of(variables, &query_of(&text)?).await?;
+                        value.cast_to(&DataType::Utf8)?.to_string()
+                    }
+                    Value::Default => return Err(Error::Syntax("PREPARE needs a text".to_owned())),
+                };
+                // As in MySQL, the earlier statement of this name is gone even if this one is wrong.
+                self.connection.forget_prepared(&name);
+                self.check_prepared(&text).await?;
+                self.connection.set_prepared(&name, text)?;
+                Ok(Reply::done())
+            }
+            Statement::Execute { name, values } => {
+                let text = self.connection.prepared(&name).ok_or_else(|| unknown(&name, "EXECUTE"))?;
+                if statement::placeholders(&text).len() != values.len() {
+                    return Err(Error::Name(Problem::Arguments, "Incorrect arguments to EXECUTE".to_owned()));
+                }
+                self.execute(&statement::filled(&text, &values)).await
+            }
+            Statement::Deallocate(name) if !self.connection.forget_prepared(&name) => {
+                Err(unknown(&name, "DEALLOCATE PREPARE"))
+            }
+            _ => Ok(Reply::done()),
+        }
+    }
+
+    /// Checks a statement that is to be prepared by name. It must not execute another one, which could be itself.
+    async fn check_prepared(&self, text: &str) -> Result<(), Error> {
+        match statement::parse(&self.in_mode(text)).map_err(|error| Error::Syntax(error.to_string()))? {
+            Statement::Empty => Err(empty()),
+            Statement::Prepare { .. } | Statement::Execute { .. } | Statement::Deallocate(_) => {
+                let text = "This command is not supported in the prepared statement protocol yet";
+                Err(Error::Unsupported(text.to_owned()))
+            }
+            Statement::PassedOn(passed) => {
+                let prepared = self.prepare(&passed, Vec::new())?;
+                if !prepared.has_no_plan() {
+                    self.columns(prepared).await?;
+                }
+                Ok(())
+            }
+            _ => Ok(()),
         }
     }
 
@@ -163,15 +301,7 @@ impl Session {
         if is_plain && !name.starts_with('@') {
             return Ok(Assignment { global, name, value: Value::Expression(text) });
         }
-        let query = statement::parse(&format!("SELECT ({text})"));
-        let Statement::PassedOn(query) = query.map_err(|error| Error::Syntax(error.to_string()))? else {
-            return Err(Error::Syntax(format!("Variable '{name}' can't be set to this expression")));
-        };
-        // What these do to rows is not meant for values.
-        let mut variables = variables.clone();
-        variables.set("dry_run_query", None)?;
-        variables.set("sql_select_limit", None)?;
-        let value = match self.value_of(variables, &query).await {
+        let value = match self.value_of(variables.clone(), &query_of(&text)?).await {
             Ok(value) if name.starts_with('@') => Value::Text(rewrite::written(&value)?),
             Ok(value) if value.is_null() => Value::Default,
             Ok(value) => Value::Text(value.cast_to(&DataType::Utf8)?.to_string()),
@@ -182,7 +312,10 @@ impl Session {
     }
 
     /// Returns the value of a query that has one.
-    async fn value_of(&self, variables: Variables, query: &PassedOn) -> Result<ScalarValue, Error> {
+    async fn value_of(&self, mut variables: Variables, query: &PassedOn) -> Result<ScalarValue, Error> {
+        // What these do to rows is not meant for values.
+        variables.set("dry_run_query", None)?;
+        variables.set("sql_select_limit", None)?;
         let mut rows = self.run(self.prepared(variables, query, Vec::new())?).await?;
         let mut value = ScalarValue::Null;
         while let Some(batch) = rows.next().await? {
@@ -203,6 +336,8 @@ impl Session {
                 )));
             }
             match value {
+                Value::Text(text) if name == "names" => set_letters(variables, text)?,
+                Value::Default if name == "names" => set_letters(variables, "utf8mb4")?,
                 Value::Text(text) => variables.set(name, Some(text))?,
                 Value::Default => variables.set(name, None)?,
                 // NULL means the default: some drivers use it to turn off the conversion of results to a character set.
@@ -267,10 +402,19 @@ impl Session {
         let user = || format!("{}@{}", self.connection.user.name, self.connection.host);
         match name {
             "database()" | "schema()" => Some(self.connection.database()),
-            "user()" | "session_user()" | "current_user()" | "system_user()" => Some(user()),
+            "user()" | "session_user()" | "system_user()" => Some(user()),
+            // The account, whose host is a pattern.
+            "current_user()" => {
+                let UserName { name, host } = &self.connection.user;
+                Some(format!("{name}@{host}"))
+            }
             "connection_id()" => Some(self.connection.id.to_string()),
             "version()" => Some(super::variables::VERSION.to_owned()),
             "last_insert_id()" => Some("0".to_owned()),
+            "found_rows()" => Some(self.connection.rows_sent().to_string()),
+            "row_count()" => Some("-1".to_owned()),
+            "@@warning_count" => Some(self.connection.warnings_before().to_string()),
+            "@@error_count" => Some("0".to_owned()),
             _ => variables.get(name.strip_prefix("@@").unwrap_or(name)),
         }
     }
@@ -362,7 +506,13 @@ impl Session {
         let database = self.connection.database();
         let only_system = prepared.target.is_none() && rewrite::bypasses(&tables, &database);
         let bypass = only_system || prepared.variables.bypass();
-        let may_leave = rewrite::may_leave(&tables, &database);
+        // Only the server knows the users.
+        let of_mysql =
+            tables.iter().any(|table| grants::is_database(&self.engine, table.schema().unwrap_or(&database)));
+        let may_leave = !of_mysql && rewrite::may_leave(&tables, &database);
+        if !tables.is_empty() && prepared.variables.get("autocommit").as_deref() == Some("0") {
+            self.connection.set_in_transaction(true);
+        }
         let (mut held, mut work) = self.accept(prepared, &tables, database)?;
         if !may_leave {
             work.order = None;
@@ -496,6 +646,8 @@ fn read(
     values: &[ScalarValue],
 ) -> Result<(Parsed, Found, Option<Target>), Error> {
     let mut parsed = dialect::parse(base, text)?;
+    titles::keep(&mut parsed, text);
+    having::to_where(&mut parsed)?;
     let found = rewrite::rewrite(&mut parsed, look_up, values);
     if let Some(problem) = &found.problem {
         return Err(problem.clone());

@@ -3,10 +3,10 @@
 
 use super::connections::Connection;
 use super::data::INFORMATION_SCHEMA;
-use super::error::Error;
+use super::error::{Error, Problem};
 use super::grid::{Grid, INT, TEXT, int, text};
 use super::query::Query;
-use super::{Engine, dialect, system};
+use super::{Engine, dialect, status, system};
 use crate::catalog::{is_like, show_groups};
 use crate::statement::{Statement, UserName, in_backticks};
 use datafusion::arrow::array::{AsArray, RecordBatch};
@@ -17,7 +17,7 @@ use datafusion::common::{DFSchema, ScalarValue};
 use datafusion::execution::context::SessionState;
 use datafusion::sql::parser::Statement as Parsed;
 use datafusion::sql::sqlparser::ast::{
-    self, ExprWithAlias, Ident, ObjectName, ShowCreateObject, ShowStatementFilter,
+    self, ExprWithAlias, Ident, ObjectName, ObjectType, ShowCreateObject, ShowStatementFilter,
     ShowStatementFilterPosition, ShowStatementOptions, Use,
 };
 use std::collections::BTreeMap;
@@ -70,7 +70,21 @@ pub fn show(engine: &Engine, connection: &Connection, statement: &Statement) -> 
     match statement {
         Statement::ShowGroups { like } => Ok(groups(engine, user, &|name| matches(like, name))),
         Statement::ShowPolicies => Ok(policies(engine, user)),
-        Statement::ShowProcesslist { full } => Ok(processes(engine, user, *full)),
+        Statement::ShowProcesslist { full } => Ok(processes(engine, connection, *full)),
+        Statement::ShowCreateDatabase(name) => {
+            let is_known =
+                name.eq_ignore_ascii_case(INFORMATION_SCHEMA) || engine.storage.data.has_database(name);
+            if !is_known {
+                return Err(Error::unknown_database(name));
+            }
+            let mut grid = Grid::texts(&["Database", "Create Database"]);
+            let quoted = name.replace('`', "``");
+            grid.text_row([
+                name.clone(),
+                format!("CREATE DATABASE `{quoted}` /*!40100 DEFAULT CHARACTER SET utf8mb4 */"),
+            ]);
+            Ok(grid)
+        }
         Statement::ShowWarnings => {
             let mut grid = Grid::texts(&["Level", "Code", "Message"]);
             for warning in connection.warnings() {
@@ -80,7 +94,8 @@ pub fn show(engine: &Engine, connection: &Connection, statement: &Statement) -> 
         }
         Statement::ShowVariables { like, .. } => {
             let mut grid = Grid::texts(&["Variable_name", "Value"]);
-            for (name, value) in connection.variables().all(|name| matches(like, name)) {
+            let matches = |name: &str| like.as_ref().is_none_or(|pattern| is_like(ilike, pattern, name));
+            for (name, value) in connection.variables().all(matches) {
                 grid.text_row([name, value]);
             }
             Ok(grid)
@@ -117,7 +132,7 @@ pub fn show(engine: &Engine, connection: &Connection, statement: &Statement) -> 
             if *all || of != user {
                 admin(engine, user)?;
             }
-            Ok(grants(engine, of, *all))
+            grants(engine, of, *all)
         }
         _ => Err(Error::Unsupported("this SHOW statement is not supported".to_owned())),
     }
@@ -161,7 +176,7 @@ fn policies(engine: &Engine, user: &UserName) -> Grid {
     grid
 }
 
-fn grants(engine: &Engine, of: &UserName, all: bool) -> Grid {
+fn grants(engine: &Engine, of: &UserName, all: bool) -> Result<Grid, Error> {
     let mut grid = Grid::texts(&["UserIdentity", "Password", "Roles", "GlobalPrivs", "WorkloadGroupPrivs"]);
     engine.with_catalog(|catalog| {
         for (name, user) in catalog.users().filter(|(name, _)| all || *name == of) {
@@ -179,10 +194,16 @@ fn grants(engine: &Engine, of: &UserName, all: bool) -> Grid {
             ]);
         }
     });
-    grid
+    if grid.is_empty() {
+        let UserName { name, host } = of;
+        let text = format!("There is no such grant defined for user '{name}' on host '{host}'");
+        return Err(Error::Name(Problem::Grant, text));
+    }
+    Ok(grid)
 }
 
-fn processes(engine: &Engine, user: &UserName, full: bool) -> Grid {
+fn processes(engine: &Engine, connection: &Connection, full: bool) -> Grid {
+    let user = &connection.user;
     let mut grid = Grid::new(&[
         ("Id", INT),
         ("User", TEXT),
@@ -204,17 +225,21 @@ fn processes(engine: &Engine, user: &UserName, full: bool) -> Grid {
         let query = other.current().filter(|query| !query.is_done());
         let since = query.as_ref().map_or(other.since(), |query| query.timing.arrived());
         let none = || ScalarValue::Utf8(None);
+        // This statement itself is no query.
+        let name = if full { "SHOW FULL PROCESSLIST" } else { "SHOW PROCESSLIST" };
+        let itself = (other.id == connection.id).then_some(name);
         let info = query.as_ref().map(|query| {
             let sql = &query.identity.sql;
             let end = sql.char_indices().nth(SHORT).map_or(sql.len(), |(end, _)| end);
             if full { sql.clone() } else { sql.get(..end).unwrap_or_default().to_owned() }
         });
+        let info = itself.map(str::to_owned).or(info);
         grid.row(vec![
             int(u64::from(other.id)),
             text(&other.user.name),
             text(&other.host),
             text(other.database()),
-            text(if query.is_some() { "Query" } else { "Sleep" }),
+            text(if info.is_some() { "Query" } else { "Sleep" }),
             int(since.elapsed().as_secs()),
             text(query.as_ref().map_or("", |query| system::state(query))),
             info.map_or_else(none, text),
@@ -242,7 +267,8 @@ fn place_of(query: &Query, connections: &BTreeMap<u64, u32>) -> Option<String> {
 #[must_use]
 pub fn type_name(kind: &DataType) -> String {
     match kind {
-        DataType::Boolean => "boolean".to_owned(),
+        // Truth values are sent as TINYINT(1).
+        DataType::Boolean => "tinyint(1)".to_owned(),
         DataType::Int8 => "tinyint".to_owned(),
         DataType::Int16 => "smallint".to_owned(),
         DataType::Int32 => "int".to_owned(),
@@ -293,8 +319,7 @@ pub fn described(form: Described, table: &str, schema: &Schema) -> Grid {
 fn create_table(table: &str, schema: &Schema) -> String {
     let column = |field: &Arc<Field>| {
         let kind = type_name(field.data_type());
-        let kind = if kind == "boolean" { "tinyint(1)" } else { kind.as_str() };
-        let default = match (field.is_nullable(), kind) {
+        let default = match (field.is_nullable(), kind.as_str()) {
             (false, _) => " NOT NULL",
             // These have no default in MySQL.
             (true, "text" | "blob") => "",
@@ -335,12 +360,18 @@ pub fn instead(
     let Parsed::Statement(statement) = parsed else { return Ok(None) };
     let database = || connection.database();
     Ok(Some(match statement.as_ref() {
-        ast::Statement::StartTransaction { .. }
-        | ast::Statement::Savepoint { .. }
+        ast::Statement::StartTransaction { .. } => {
+            connection.set_in_transaction(true);
+            ShowRewrite::Done
+        }
+        ast::Statement::Commit { chain, .. } | ast::Statement::Rollback { chain, savepoint: None } => {
+            connection.set_in_transaction(*chain);
+            ShowRewrite::Done
+        }
+        ast::Statement::Savepoint { .. }
         | ast::Statement::ReleaseSavepoint { .. }
         | ast::Statement::LockTables { .. }
         | ast::Statement::UnlockTables
-        | ast::Statement::Commit { .. }
         | ast::Statement::Rollback { .. } => ShowRewrite::Done,
         ast::Statement::Use(Use::Object(name) | Use::Database(name)) => {
             choose(engine, connection, &last(name))?;
@@ -348,7 +379,7 @@ pub fn instead(
         }
         ast::Statement::ShowDatabases { show_options, .. }
         | ast::Statement::ShowSchemas { show_options, .. } => {
-            let mut grid = Grid::texts(&["Database"]);
+            let mut grid = Grid::texts(&[format!("Database{}", shown_pattern(show_options))]);
             let databases =
                 engine.storage.data.databases().into_iter().chain([INFORMATION_SCHEMA.to_owned()]);
             databases.filter(|name| passes(show_options, name)).for_each(|name| grid.text_row([name]));
@@ -373,17 +404,89 @@ pub fn instead(
             let form = Described::Create;
             ShowRewrite::Describe { form, database: schema.unwrap_or_else(database), table }
         }
-        ast::Statement::ShowStatus { .. } => ShowRewrite::Grid(Grid::texts(&["Variable_name", "Value"])),
+        ast::Statement::ShowStatus { .. } => {
+            let mut grid = Grid::texts(&["Variable_name", "Value"]);
+            for (name, value) in status::all(engine, Some(connection)) {
+                grid.text_row([name, value]);
+            }
+            ShowRewrite::Grid(grid)
+        }
         ast::Statement::ShowVariable { variable } => {
             let words: Vec<String> = variable.iter().map(|word| word.value.to_lowercase()).collect();
             match words.first().map(String::as_str) {
                 Some("errors") => ShowRewrite::Grid(Grid::texts(&["Level", "Code", "Message"])),
-                Some("status") => ShowRewrite::Grid(Grid::texts(&["Variable_name", "Value"])),
                 _ => return Err(Error::Unsupported(format!("SHOW {} is not supported", words.join(" ")))),
             }
         }
+        ast::Statement::Drop {
+            object_type: ObjectType::Table | ObjectType::View, if_exists, names, ..
+        } => drop_tables(engine, connection, names, *if_exists)?,
+        ast::Statement::Call(call) => return Err(no_procedure(&call.name, &database())),
         _ => return Ok(None),
     }))
+}
+
+/// Returns the error of CALL: there are no procedures.
+fn no_procedure(name: &ObjectName, database: &str) -> Error {
+    let (schema, name) = parts(name);
+    let schema = schema.unwrap_or_else(|| database.to_owned());
+    Error::Name(Problem::Function, format!("PROCEDURE {schema}.{name} does not exist"))
+}
+
+/// Answers a DROP TABLE. Only of tables that do not exist is there an answer: the data is not dropped by statements.
+fn drop_tables(
+    engine: &Engine,
+    connection: &Connection,
+    names: &[ObjectName],
+    if_exists: bool,
+) -> Result<ShowRewrite, Error> {
+    let all: Vec<(String, String)> = names
+        .iter()
+        .map(parts)
+        .map(|(schema, table)| (schema.unwrap_or_else(|| connection.database()), table))
+        .collect();
+    let is_known = |schema: &str, table: &str| match schema.eq_ignore_ascii_case(INFORMATION_SCHEMA) {
+        true => system::System::names().iter().any(|name| name.eq_ignore_ascii_case(table)),
+        false => engine.storage.data.locate(schema, table).is_some(),
+    };
+    let unknown = all.iter().filter(|(schema, table)| !is_known(schema, table));
+    let unknown: Vec<String> = unknown.map(|(schema, table)| format!("{schema}.{table}")).collect();
+    if !if_exists && !unknown.is_empty() {
+        return Err(Error::Name(Problem::Dropped, format!("Unknown table '{}'", unknown.join(","))));
+    }
+    if unknown.len() < all.len() {
+        let text = "DROP TABLE is not supported: remove the table's files from the data folder";
+        return Err(Error::Unsupported(text.to_owned()));
+    }
+    connection.set_warnings(unknown.iter().map(|name| format!("Unknown table '{name}'")).collect());
+    Ok(ShowRewrite::Done)
+}
+
+/// Whether [`instead`] answers a statement.
+#[must_use]
+pub fn is_handled(parsed: &Parsed) -> bool {
+    let Parsed::Statement(statement) = parsed else { return false };
+    matches!(
+        statement.as_ref(),
+        ast::Statement::StartTransaction { .. }
+            | ast::Statement::Savepoint { .. }
+            | ast::Statement::ReleaseSavepoint { .. }
+            | ast::Statement::LockTables { .. }
+            | ast::Statement::UnlockTables
+            | ast::Statement::Commit { .. }
+            | ast::Statement::Rollback { .. }
+            | ast::Statement::Use(_)
+            | ast::Statement::ShowDatabases { .. }
+            | ast::Statement::ShowSchemas { .. }
+            | ast::Statement::ShowTables { .. }
+            | ast::Statement::ShowColumns { .. }
+            | ast::Statement::ExplainTable { .. }
+            | ast::Statement::ShowCreate { .. }
+            | ast::Statement::ShowStatus { .. }
+            | ast::Statement::ShowVariable { .. }
+            | ast::Statement::Drop { object_type: ObjectType::Table | ObjectType::View, .. }
+            | ast::Statement::Call(_)
+    )
 }
 
 /// Sets the session's current database.
@@ -410,7 +513,7 @@ fn tables(
         return Err(Error::unknown_database(database));
     }
     let names = if system { system::System::names() } else { engine.storage.data.tables(database) };
-    let title = format!("Tables_in_{database}");
+    let title = format!("Tables_in_{database}{}", shown_pattern(options));
     let titles: &[&str] = if full { &[&title, "Table_type"] } else { &[&title] };
     let mut grid = Grid::texts(titles);
     for name in names.into_iter().filter(|name| passes(options, name)) {
@@ -418,6 +521,17 @@ fn tables(
         grid.text_row([name, kind.to_owned()].into_iter().take(titles.len()));
     }
     Ok(grid)
+}
+
+/// Returns the pattern of a SHOW statement as MySQL shows it in a title.
+fn shown_pattern(options: &ShowStatementOptions) -> String {
+    match &options.filter_position {
+        Some(
+            ShowStatementFilterPosition::Infix(ShowStatementFilter::Like(pattern))
+            | ShowStatementFilterPosition::Suffix(ShowStatementFilter::Like(pattern)),
+        ) => format!(" ({pattern})"),
+        _ => String::new(),
+    }
 }
 
 /// Whether a name matches the LIKE or ILIKE of a SHOW statement.
@@ -440,6 +554,7 @@ fn passes(options: &ShowStatementOptions, name: &str) -> bool {
 pub fn filter(parsed: &Parsed) -> Option<&ShowStatementFilter> {
     let Parsed::Statement(statement) = parsed else { return None };
     let options = match statement.as_ref() {
+        ast::Statement::ShowStatus { filter, .. } => return filter.as_ref(),
         ast::Statement::ShowDatabases { show_options, .. }
         | ast::Statement::ShowSchemas { show_options, .. }
         | ast::Statement::ShowTables { show_options, .. }
@@ -477,12 +592,14 @@ pub fn filtered(
     let pattern =
         |pattern: &String| Box::new(ast::Expr::Value(ast::Value::SingleQuotedString(pattern.clone()).into()));
     let (negated, any, escape_char) = (false, false, None);
+    // Names of tables and databases have case, like those of files; other names have none.
+    let has_case = ["Database", "Tables_in_"].iter().any(|title| schema.field(0).name().starts_with(title));
     let mut condition = match filter {
         Some(ShowStatementFilter::Where(condition)) => condition.clone(),
-        Some(ShowStatementFilter::Like(text)) => {
+        Some(ShowStatementFilter::Like(text)) if has_case => {
             ast::Expr::Like { negated, any, expr: first(), pattern: pattern(text), escape_char }
         }
-        Some(ShowStatementFilter::ILike(text)) => {
+        Some(ShowStatementFilter::Like(text) | ShowStatementFilter::ILike(text)) => {
             ast::Expr::ILike { negated, any, expr: first(), pattern: pattern(text), escape_char }
         }
         Some(ShowStatementFilter::NoKeyword(_)) | None => return Ok(batch),

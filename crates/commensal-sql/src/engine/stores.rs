@@ -56,8 +56,8 @@ impl Stores {
     }
 
     /// Adds a remote store, registered under `host`, whose reads are charged through `reader`.
-    pub fn add<S: ObjectStore>(&mut self, host: &str, reader: Reader, store: S) {
-        self.remote.insert(host.to_owned(), Arc::new(GovernedStore::new(Arc::new(store), reader)));
+    pub fn add(&mut self, host: &str, reader: Reader, store: Arc<dyn ObjectStore>) {
+        self.remote.insert(host.to_owned(), Arc::new(GovernedStore::new(store, reader)));
     }
 }
 

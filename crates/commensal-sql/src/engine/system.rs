@@ -2,10 +2,13 @@
 //! additional columns.
 
 use super::Engine;
+use super::connections::Connection;
 use super::error::Error;
 use super::grid::{Grid, INT, REAL, TEXT, int, real, text};
 use super::mysql_tables;
 use super::query::Query;
+use super::status;
+use super::variables::Variables;
 use crate::catalog::tables::{
     ACTIVE_TASKS, GROUPS, Kind, POLICIES, PRIVILEGES, READS, RESOURCE_USAGE, SLOW_QUERIES, Table,
 };
@@ -23,6 +26,10 @@ use std::time::Duration;
 
 /// The backend number: there is one backend, this process.
 const BACKEND: u64 = 1;
+
+/// Tables of MySQL and MariaDB about what runs.
+const MYSQLS: [&str; 5] =
+    ["processlist", "global_status", "session_status", "global_variables", "session_variables"];
 
 const OURS: [Table; 7] = [RESOURCE_USAGE, READS, GROUPS, ACTIVE_TASKS, SLOW_QUERIES, POLICIES, PRIVILEGES];
 
@@ -52,6 +59,8 @@ const TASKS_OURS: [(&str, DataType); 5] = [
 pub struct System<'a> {
     engine: &'a Engine,
     user: &'a UserName,
+    /// Number of the user's connection.
+    connection: u32,
 }
 
 /// Creates an empty table with Doris' columns and the additional ones.
@@ -73,16 +82,20 @@ fn signed(value: i64) -> ScalarValue {
 }
 
 impl<'a> System<'a> {
-    /// Creates the tables with the rows that `user` may see.
+    /// Creates the tables with the rows that `user` may see on a connection.
     #[must_use]
-    pub fn new(engine: &'a Engine, user: &'a UserName) -> Self {
-        System { engine, user }
+    pub fn new(engine: &'a Engine, user: &'a UserName, connection: u32) -> Self {
+        System { engine, user, connection }
+    }
+
+    fn session(&self) -> Option<Arc<Connection>> {
+        self.engine.connections.get(self.connection.into())
     }
 
     /// Returns the names of all tables in `information_schema`, including DataFusion's.
     #[must_use]
     pub fn names() -> Vec<String> {
-        let ours = OURS.iter().map(|table| table.name).chain(mysql_tables::names());
+        let ours = OURS.iter().map(|table| table.name).chain(MYSQLS).chain(mysql_tables::names());
         let all =
             ours.chain(["statistics", "key_column_usage"]).chain(INFORMATION_SCHEMA_TABLES.iter().copied());
         let all: BTreeSet<&str> = all.collect();
@@ -116,7 +129,17 @@ impl<'a> System<'a> {
         } else if is(&PRIVILEGES) {
             self.privileges()
         } else {
-            return Ok(None);
+            match name.to_ascii_lowercase().as_str() {
+                "processlist" => self.processes(),
+                "global_status" => variables(status::all(self.engine, None)),
+                "session_status" => variables(status::all(self.engine, self.session().as_deref())),
+                "global_variables" => system_variables(&Variables::default()),
+                "session_variables" => {
+                    let session = self.session().map(|connection| connection.variables());
+                    system_variables(&session.unwrap_or_default())
+                }
+                _ => return Ok(None),
+            }
         };
         let batch = grid.batch()?;
         let table = MemTable::try_new(batch.schema(), vec![vec![batch]])?;
@@ -233,6 +256,7 @@ impl<'a> System<'a> {
                 ms(waits.cpu),
                 ms(waits.local),
                 ms(waits.remote),
+                ms(waits.sleep),
                 int(slow.cpu_ns / 1_000_000),
                 int(slow.scan_rows),
                 int(local),
@@ -241,6 +265,36 @@ impl<'a> System<'a> {
                 int(slow.spilled_bytes),
                 ScalarValue::Utf8(slow.failure),
                 text(slow.identity.sql),
+            ]);
+        }
+        grid
+    }
+
+    /// Creates one row for each connection, as in MySQL.
+    fn processes(&self) -> Grid {
+        let mut grid = Grid::new(&[
+            ("ID", INT),
+            ("USER", TEXT),
+            ("HOST", TEXT),
+            ("DB", TEXT),
+            ("COMMAND", TEXT),
+            ("TIME", INT),
+            ("STATE", TEXT),
+            ("INFO", TEXT),
+        ]);
+        let sees_all = self.engine.is_admin(self.user);
+        for other in self.engine.connections.all().iter().filter(|other| sees_all || other.user == *self.user)
+        {
+            let query = other.current().filter(|query| !query.is_done());
+            grid.row(vec![
+                int(u64::from(other.id)),
+                text(&other.user.name),
+                text(&other.host),
+                text(other.database()),
+                text(if query.is_some() { "Query" } else { "Sleep" }),
+                int(other.since().elapsed().as_secs()),
+                text(query.as_ref().map_or("", |query| state(query))),
+                query.as_ref().map_or(ScalarValue::Utf8(None), |query| text(&query.identity.sql)),
             ]);
         }
         grid
@@ -297,6 +351,20 @@ impl<'a> System<'a> {
     fn sees(&self, of: &UserName) -> bool {
         of == self.user || self.engine.is_admin(self.user)
     }
+}
+
+/// Creates a table of system variables.
+fn system_variables(of: &Variables) -> Grid {
+    variables(of.all(|_| true).into_iter().map(|(name, value)| (name.to_uppercase(), value)))
+}
+
+/// Creates a table of variables.
+fn variables(all: impl IntoIterator<Item = (String, String)>) -> Grid {
+    let mut grid = Grid::texts(&["VARIABLE_NAME", "VARIABLE_VALUE"]);
+    for (name, value) in all {
+        grid.text_row([name, value]);
+    }
+    grid
 }
 
 /// Returns the state of a query as one word.

@@ -1,11 +1,15 @@
 //! Conversions whose result depends on the type of a value, which is unknown until a statement is planned: functions
 //! that the planner replaces as soon as it knows the type.
 
+pub use super::functions::{is_bytes, is_text};
+
 use super::functions::{
     self, CLOCK_OF_MOMENT, CLOCK_OF_NUMBER, CLOCK_OF_TEXT, DOUBLE_OF_TEXT, MOMENT_OF_NUMBER, NUMBER_OF_CLOCK,
     NUMBER_OF_DATE, NUMBER_OF_MOMENT, READ_MOMENT, TEXT_OF_CLOCK, TEXT_OF_DOUBLE, WHOLE_OF_TEXT,
 };
 use super::kernels::is_extreme;
+use datafusion::arrow::compute::cast as cast_array;
+use datafusion::arrow::compute::kernels::length::length;
 use datafusion::arrow::datatypes::{DECIMAL128_MAX_PRECISION, DataType, Field, FieldRef, TimeUnit};
 use datafusion::common::{Result, ScalarValue, internal_err, not_impl_err, plan_err};
 use datafusion::functions::expr_fn::to_char;
@@ -23,8 +27,14 @@ pub const NUMBER: &str = "__number";
 /// Name of the function that makes a value the text that MySQL makes of it.
 pub const TEXT: &str = "__text";
 
-/// Name of the function that leaves a number as it is, and makes any other value a text.
+/// Name of the function that leaves a number and bytes as they are, and makes any other value a text.
 pub const EITHER: &str = "__either";
+
+/// Name of the function that leaves bytes as they are, and makes any other value a text.
+pub const RAW: &str = "__raw";
+
+/// Name of the function that gives the number of bytes of a value.
+const LENGTH: &str = "__length";
 
 /// Name of the function that makes a value a date with time; NULL if it is none.
 pub const DATETIME: &str = "__datetime";
@@ -57,12 +67,13 @@ const DIGITS: &str = "__digits";
 #[must_use]
 pub fn functions() -> Vec<Arc<ScalarUDF>> {
     let mut all: Vec<_> =
-        [NUMBER, TEXT, EITHER, DATETIME, DATE, CLOCK, SIGNED, WHOLE, CEIL, FLOOR, UNSIGNED_ZERO]
+        [NUMBER, TEXT, EITHER, RAW, DATETIME, DATE, CLOCK, SIGNED, WHOLE, CEIL, FLOOR, UNSIGNED_ZERO]
             .map(conversion)
             .map(Arc::new)
             .into();
     let signature = Signature::any(2, Volatility::Immutable);
     all.push(Arc::new(ScalarUDF::new_from_impl(Digits { signature })));
+    all.push(Arc::new(ScalarUDF::new_from_impl(Length::new())));
     all
 }
 
@@ -206,12 +217,6 @@ fn rounded(value: Expr, kind: &DataType, name: &str) -> Expr {
     }
 }
 
-/// Whether values of a type are texts.
-#[must_use]
-pub fn is_text(kind: &DataType) -> bool {
-    matches!(kind, DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View)
-}
-
 impl ScalarUDFImpl for Conversion {
     fn name(&self) -> &str {
         self.name
@@ -230,8 +235,9 @@ impl ScalarUDFImpl for Conversion {
                 _ => DataType::Int64,
             }),
             [kind] if self.name == EITHER && kind.is_numeric() => Ok(DataType::Int64),
-            [kind] if [TEXT, EITHER].contains(&self.name) && is_text(kind) => Ok(kind.clone()),
-            [_] if [TEXT, EITHER].contains(&self.name) => Ok(DataType::Utf8),
+            [kind] if [EITHER, RAW].contains(&self.name) && is_bytes(kind) => Ok(DataType::Binary),
+            [kind] if [TEXT, EITHER, RAW].contains(&self.name) && is_text(kind) => Ok(kind.clone()),
+            [_] if [TEXT, EITHER, RAW].contains(&self.name) => Ok(DataType::Utf8),
             [_] => Ok(match self.name {
                 SIGNED | WHOLE => DataType::Int64,
                 DATE => DataType::Date32,
@@ -253,6 +259,7 @@ impl ScalarUDFImpl for Conversion {
             kind if self.name == NUMBER => number(value, &kind),
             kind if self.name == UNSIGNED_ZERO => unsigned_zero(value, &kind),
             kind if [CEIL, FLOOR].contains(&self.name) => rounded(value, &kind, self.name),
+            kind if is_bytes(&kind) && [EITHER, RAW].contains(&self.name) => cast(value, result),
             kind if self.name == CLOCK => clock(value, &kind),
             kind if is_clock(&kind) && [DATE, DATETIME].contains(&self.name) => {
                 return not_impl_err!("a time without a date is not a date");
@@ -281,7 +288,7 @@ impl ScalarUDFImpl for Conversion {
 
     fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
         // A condition of SHOW is not optimized before it is evaluated; its columns are texts and numbers already.
-        let keeps = [NUMBER, TEXT, EITHER].contains(&self.name);
+        let keeps = [NUMBER, TEXT, EITHER, RAW].contains(&self.name);
         match <[ColumnarValue; 1]>::try_from(arguments.args) {
             Ok([value]) if keeps && value.data_type() == *arguments.return_field.data_type() => Ok(value),
             _ => internal_err!("{} is replaced when its statement is planned", self.name),
@@ -337,5 +344,54 @@ impl ScalarUDFImpl for Digits {
 
     fn invoke_with_args(&self, _: ScalarFunctionArgs) -> Result<ColumnarValue> {
         internal_err!("{DIGITS} is replaced when its statement is planned")
+    }
+}
+
+/// `LENGTH`: the number of bytes of a text, or of bytes.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Length {
+    signature: Signature,
+}
+
+impl Length {
+    fn new() -> Length {
+        Length { signature: Signature::any(1, Volatility::Immutable) }
+    }
+}
+
+impl ScalarUDFImpl for Length {
+    fn name(&self) -> &str {
+        LENGTH
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, _: &[DataType]) -> Result<DataType> {
+        Ok(DataType::Int32)
+    }
+
+    fn simplify(&self, arguments: Vec<Expr>, context: &SimplifyContext) -> Result<ExprSimplifyResult> {
+        let Ok([value]) = <[Expr; 1]>::try_from(arguments) else {
+            return plan_err!("{LENGTH} takes one argument");
+        };
+        let kind = context.get_data_type(&value)?;
+        if is_text(&kind) || is_bytes(&kind) {
+            return Ok(ExprSimplifyResult::Original(vec![value]));
+        }
+        let text = conversion(TEXT).call(vec![value]);
+        Ok(ExprSimplifyResult::Simplified(ScalarUDF::new_from_impl(Length::new()).call(vec![text])))
+    }
+
+    fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let [value] = arguments.args.as_slice() else { return internal_err!("{LENGTH} takes one argument") };
+        let is_scalar = matches!(value, ColumnarValue::Scalar(_));
+        let array = value.to_array(if is_scalar { 1 } else { arguments.number_rows })?;
+        let lengths = cast_array(&length(&array)?, &DataType::Int32)?;
+        match is_scalar {
+            true => Ok(ColumnarValue::Scalar(ScalarValue::try_from_array(&lengths, 0)?)),
+            false => Ok(ColumnarValue::Array(lengths)),
+        }
     }
 }

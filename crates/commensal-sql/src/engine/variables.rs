@@ -2,6 +2,7 @@
 //! clients set or read but that have no effect here.
 
 use super::error::{Error, Problem};
+use super::mysql_variables;
 use super::terms::{PlanOptions, QueryLimits};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -57,7 +58,7 @@ const KNOWN: [(&str, &str, Kind); 51] = [
     ("long_query_time", "10", Kind::Seconds),
     ("license", "Apache-2.0", Kind::Fixed),
     ("lower_case_table_names", "0", Kind::Fixed),
-    ("max_allowed_packet", "4194304", Kind::Ignored),
+    ("max_allowed_packet", "67108864", Kind::Ignored),
     ("max_execution_time", "0", Kind::Number),
     ("net_buffer_length", "16384", Kind::Ignored),
     ("net_read_timeout", "30", Kind::Ignored),
@@ -86,13 +87,13 @@ const KNOWN: [(&str, &str, Kind); 51] = [
 /// Bytes that the value of a system variable may have.
 const LONGEST_VALUE: usize = 1 << 16;
 
-/// Bytes that a session's user variables may have, with their names.
-const MOST_USER_VARIABLES: usize = 1 << 20;
+/// Bytes that a session's user variables may have, with their names; and those that its other variables may have.
+const MOST_BYTES: usize = 1 << 20;
 
-/// Modes of MySQL's `sql_mode` that change the meaning of a query.
-const MODES: [&str; 9] = [
+/// Modes of MySQL's `sql_mode` that change the meaning of a query, and have no effect here. ANSI consists of several, of which
+/// one has.
+const MODES: [&str; 8] = [
     "ANSI",
-    "ANSI_QUOTES",
     "HIGH_NOT_PRECEDENCE",
     "IGNORE_SPACE",
     "NO_BACKSLASH_ESCAPES",
@@ -106,14 +107,18 @@ const MODES: [&str; 9] = [
 const LETTERS_OF: [&str; 4] =
     ["names", "character_set_client", "character_set_connection", "character_set_results"];
 
-/// Accepted character sets: UTF-8 and subsets of it.
-const LETTERS: [&str; 6] = ["utf8mb4", "utf8mb3", "utf8", "ascii", "us-ascii", "binary"];
+/// Accepted character sets: UTF-8 and subsets of it, and Windows-1252.
+const LETTERS: [&str; 7] = ["utf8mb4", "utf8mb3", "utf8", "ascii", "us-ascii", "binary", "latin1"];
 
 fn known(name: &str) -> Option<(&'static str, Kind)> {
     let found = KNOWN.iter().find(|(known, ..)| *known == name);
     found
         .map(|(_, default, kind)| (*default, *kind))
         .or((name == "wait_timeout").then_some(("28800", Kind::Ignored)))
+        .or_else(|| {
+            let (default, may_set) = mysql_variables::get(name)?;
+            Some((default, if may_set { Kind::Ignored } else { Kind::Fixed }))
+        })
 }
 
 /// Returns the name that a variable has since MySQL 8.
@@ -146,19 +151,7 @@ impl Variables {
         if name.starts_with('@') {
             self.0.remove(name);
             let Some(value) = value else { return Ok(()) };
-            let used: usize = self
-                .0
-                .iter()
-                .filter(|(name, _)| name.starts_with('@'))
-                .map(|(name, value)| name.len() + value.len())
-                .sum();
-            if used + name.len() + value.len() > MOST_USER_VARIABLES {
-                return Err(Error::Rule(format!(
-                    "the variables of a session may have {MOST_USER_VARIABLES} bytes in all: {name} would exceed that"
-                )));
-            }
-            self.0.insert(name.to_owned(), value.to_owned());
-            return Ok(());
+            return self.insert(name, value.to_owned());
         }
         let Some((_, kind)) = known(name) else {
             return Err(Error::Name(Problem::Variable, format!("Unknown system variable '{name}'")));
@@ -170,7 +163,10 @@ impl Variables {
         if value.len() > LONGEST_VALUE {
             return Err(Error::Rule(format!("the value of {name} has more than {LONGEST_VALUE} bytes")));
         }
-        let wrong = || Error::Rule(format!("Variable '{name}' can't be set to the value of '{value}'"));
+        let wrong = || {
+            let text = format!("Variable '{name}' can't be set to the value of '{value}'");
+            Error::Name(Problem::Value, text)
+        };
         let value = match kind {
             Kind::Text | Kind::Ignored => value.to_owned(),
             Kind::Switch => match value.to_ascii_lowercase().as_str() {
@@ -189,14 +185,33 @@ impl Variables {
                     value.parse::<f64>().ok().and_then(|value| Duration::try_from_secs_f64(value).ok());
                 seconds.ok_or_else(wrong)?.as_secs_f64().to_string()
             }
-            Kind::Fixed => return Err(Error::Rule(format!("Variable '{name}' is a read only variable"))),
+            Kind::Fixed => {
+                return Err(Error::Name(
+                    Problem::Fixed,
+                    format!("Variable '{name}' is a read only variable"),
+                ));
+            }
         };
         if name == "batch_size" && value == "0" {
             return Err(wrong());
         }
         let letters = value.to_ascii_lowercase();
         if LETTERS_OF.contains(&name) && !LETTERS.contains(&letters.as_str()) {
-            return Err(Error::Rule(format!("Unknown character set: '{value}': only utf8mb4 is supported")));
+            let text = format!("Unknown character set: '{value}': utf8mb4 and latin1 are supported");
+            return Err(Error::Name(Problem::Letters, text));
+        }
+        self.insert(name, value)
+    }
+
+    /// Stores a value, unless the session's variables are too large.
+    fn insert(&mut self, name: &str, value: String) -> Result<(), Error> {
+        let of_user = name.starts_with('@');
+        let others = self.0.iter().filter(|(other, _)| *other != name && other.starts_with('@') == of_user);
+        let used: usize = others.map(|(other, value)| other.len() + value.len()).sum();
+        if used + name.len() + value.len() > MOST_BYTES {
+            return Err(Error::Rule(format!(
+                "the variables of a session may have {MOST_BYTES} bytes in all: {name} would exceed that"
+            )));
         }
         self.0.insert(name.to_owned(), value);
         Ok(())
@@ -224,7 +239,8 @@ impl Variables {
     /// Returns all variables whose names match, sorted.
     #[must_use]
     pub fn all(&self, matches: impl Fn(&str) -> bool) -> Vec<(String, String)> {
-        let names = KNOWN.iter().map(|(name, ..)| *name).chain(["wait_timeout"]);
+        let names =
+            KNOWN.iter().map(|(name, ..)| *name).chain(["wait_timeout"]).chain(mysql_variables::names());
         let mut all: Vec<(String, String)> = names
             .filter(|name| *name != "names" && matches(name))
             .map(|name| (name.to_owned(), self.shown(name)))
@@ -253,6 +269,14 @@ impl Variables {
 
     fn is_on(&self, name: &str) -> bool {
         self.get(name).as_deref() == Some("true")
+    }
+
+    /// Whether a text in double quotes is a name (`ANSI_QUOTES` in `sql_mode`).
+    #[must_use]
+    pub fn ansi_quotes(&self) -> bool {
+        let modes = self.get("sql_mode").unwrap_or_default();
+        let is_ansi = |mode: &str| ["ansi", "ansi_quotes"].contains(&mode.trim().to_lowercase().as_str());
+        modes.split(',').any(is_ansi)
     }
 
     /// Returns `workload_group`, unless it is empty.
@@ -335,7 +359,8 @@ mod tests {
             ("transaction_read_only", "ON", Ok("1")),
             ("autocommit", "maybe", Err("Variable 'autocommit' can't be set to the value of 'maybe'")),
             ("names", "UTF8", Ok("UTF8")),
-            ("names", "latin1", Err("Unknown character set: 'latin1': only utf8mb4 is supported")),
+            ("names", "latin1", Ok("latin1")),
+            ("names", "koi8r", Err("Unknown character set: 'koi8r': utf8mb4 and latin1 are supported")),
         ] {
             let got = variables.set(name, Some(value)).map(|()| variables.get(name).unwrap());
             assert_eq!(

@@ -17,20 +17,23 @@ pub struct Waits {
     pub local: Duration,
     /// For reads from remote stores, because of the group's limit.
     pub remote: Duration,
+    /// In `SLEEP`.
+    pub sleep: Duration,
 }
 
 impl fmt::Display for Waits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Waits { queue, memory, cpu, local, remote } = *self;
+        let Waits { queue, memory, cpu, local, remote, sleep } = *self;
         let ms = |wait: Duration| wait.as_millis();
         write!(
             f,
-            "queue={} ms, memory={} ms, cpu={} ms, local_reads={} ms, remote_reads={} ms",
+            "queue={} ms, memory={} ms, cpu={} ms, local_reads={} ms, remote_reads={} ms, sleep={} ms",
             ms(queue),
             ms(memory),
             ms(cpu),
             ms(local),
-            ms(remote)
+            ms(remote),
+            ms(sleep)
         )
     }
 }

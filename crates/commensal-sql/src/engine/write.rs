@@ -111,9 +111,7 @@ pub async fn write(
         )));
     }
     let schema: SchemaRef = match (place, target.new) {
-        (Some(place), false) if place.url.ends_with('/') => {
-            datafusion::catalog::TableProvider::schema(&place.table(state, &data.known).await?)
-        }
+        (Some(place), false) if place.url.ends_with('/') => place.table(state, &data.known).await?.schema(),
         (_, true) => rows.schema(),
         _ => {
             return Err(Error::Unknown(format!(

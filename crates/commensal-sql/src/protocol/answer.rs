@@ -2,7 +2,9 @@
 
 use super::greeting::{AUTOCOMMIT, NO_EOF, Outgoing};
 use super::rows::Column;
-use std::io;
+use flate2::Compression;
+use flate2::write::ZlibEncoder;
+use std::io::{self, Write};
 use tokio::io::AsyncWriteExt;
 
 /// Payload length which means that the payload continues in the next packet.
@@ -11,8 +13,15 @@ const MORE: usize = 0x00ff_ffff;
 /// Number of buffered bytes above which the buffer is sent.
 const GATHERED: usize = 32 << 10;
 
-/// `SERVER_MORE_RESULTS_EXISTS`.
+/// Packets shorter than this are not compressed, as in MySQL (bytes).
+const WORTHWHILE: usize = 50;
+
+/// Status flags: `SERVER_STATUS_IN_TRANS`, `SERVER_MORE_RESULTS_EXISTS`, `SERVER_STATUS_CURSOR_EXISTS` and
+/// `SERVER_STATUS_LAST_ROW_SENT`.
+const IN_TRANSACTION: u16 = 1;
 const MORE_RESULTS: u16 = 8;
+pub const CURSOR: u16 = 64;
+pub const LAST_ROW: u16 = 128;
 
 /// An error response of the protocol.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,9 +46,17 @@ pub struct Answers {
     to: Outgoing,
     gathered: Vec<u8>,
     number: u8,
+    /// The sequence number of the next compressed packet; `None` if packets are not compressed.
+    packed: Option<u8>,
     without_eof: bool,
     /// The autocommit flag reported to the client.
     pub autocommit: bool,
+    /// Whether the client is told that a transaction is open.
+    pub in_transaction: bool,
+    /// Number of warnings reported at the end of rows.
+    pub warnings: usize,
+    /// Flags of the cursor that the current response is about.
+    pub cursor: u16,
     /// Whether another result follows the current one.
     pub more: bool,
 }
@@ -61,22 +78,60 @@ pub fn text(to: &mut Vec<u8>, bytes: &[u8]) {
     to.extend(bytes);
 }
 
+/// Builds a compressed packet.
+fn packed(piece: &[u8], number: u8) -> io::Result<Vec<u8>> {
+    let three = |size: usize| size.to_le_bytes().into_iter().take(3);
+    let mut content = piece.to_vec();
+    let mut unpacked = 0;
+    if piece.len() >= WORTHWHILE {
+        let mut encoder = ZlibEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(piece)?;
+        let shorter = encoder.finish()?;
+        if shorter.len() < piece.len() {
+            (content, unpacked) = (shorter, piece.len());
+        }
+    }
+    Ok(three(content.len()).chain([number]).chain(three(unpacked)).chain(content).collect())
+}
+
 impl Answers {
     /// Creates the responses for a client with these capabilities.
     #[must_use]
     pub fn new(to: Outgoing, capabilities: u32) -> Answers {
         let without_eof = capabilities & NO_EOF != 0;
-        Answers { to, gathered: Vec::new(), number: 0, without_eof, autocommit: true, more: false }
+        Answers {
+            to,
+            gathered: Vec::new(),
+            number: 0,
+            packed: None,
+            without_eof,
+            autocommit: true,
+            in_transaction: false,
+            warnings: 0,
+            cursor: 0,
+            more: false,
+        }
+    }
+
+    /// Compresses all packets from now on.
+    pub fn compress(&mut self) {
+        self.packed = Some(0);
     }
 
     /// Sets the sequence number of the next response, which answers a packet with the sequence number `number`.
     pub fn answer_to(&mut self, number: u8) {
         self.number = number.wrapping_add(1);
+        self.packed = self.packed.map(|_| self.number);
     }
 
     fn status(&self) -> [u8; 2] {
         let flag = |is_set, flag| if is_set { flag } else { 0 };
-        (flag(self.autocommit, AUTOCOMMIT) | flag(self.more, MORE_RESULTS)).to_le_bytes()
+        let session = flag(self.autocommit, AUTOCOMMIT) | flag(self.in_transaction, IN_TRANSACTION);
+        (session | flag(self.more, MORE_RESULTS) | self.cursor).to_le_bytes()
+    }
+
+    fn warning_count(&self) -> [u8; 2] {
+        u16::try_from(self.warnings).unwrap_or(u16::MAX).to_le_bytes()
     }
 
     /// Writes one packet, or several if the payload is too long for one.
@@ -140,11 +195,22 @@ impl Answers {
     }
 
     fn eof(&mut self) {
-        let status = self.status();
+        let (status, warnings) = (self.status(), self.warning_count());
         self.packet(|to| {
-            to.extend([0xfe, 0, 0]);
+            to.push(0xfe);
+            to.extend(warnings);
             to.extend(status);
         });
+    }
+
+    /// Writes a packet that consists of text.
+    pub fn text(&mut self, text: &str) {
+        self.packet(|to| to.extend(text.as_bytes()));
+    }
+
+    /// Requests a proof of the password by this method (`AuthSwitchRequest`).
+    pub fn prove(&mut self, method: &str, salt: &[u8]) {
+        self.packet(|to| to.extend([&[0xfe], method.as_bytes(), &[0], salt, &[0]].concat()));
     }
 
     /// Writes the column definitions of a result.
@@ -181,6 +247,12 @@ impl Answers {
         self.packet(fill);
     }
 
+    /// Whether the end of column definitions is not marked.
+    #[must_use]
+    pub fn is_without_eof(&self) -> bool {
+        self.without_eof
+    }
+
     /// Whether the buffer holds so many bytes that it should be sent.
     #[must_use]
     pub fn is_full(&self) -> bool {
@@ -192,11 +264,11 @@ impl Answers {
         if !self.without_eof {
             return self.eof();
         }
-        let status = self.status();
+        let (status, warnings) = (self.status(), self.warning_count());
         self.packet(|to| {
             to.extend([0xfe, 0, 0]);
             to.extend(status);
-            to.extend([0, 0]);
+            to.extend(warnings);
         });
     }
 
@@ -205,7 +277,15 @@ impl Answers {
     /// # Errors
     /// An I/O error of the socket.
     pub async fn send(&mut self) -> io::Result<()> {
-        self.to.write_all(&self.gathered).await?;
+        match &mut self.packed {
+            None => self.to.write_all(&self.gathered).await?,
+            Some(number) => {
+                for piece in self.gathered.chunks(MORE) {
+                    self.to.write_all(&packed(piece, *number)?).await?;
+                    *number = number.wrapping_add(1);
+                }
+            }
+        }
         self.gathered.clear();
         self.gathered.shrink_to(GATHERED * 2);
         self.to.flush().await

@@ -2,23 +2,26 @@
 
 use super::answer::{Answers, Failure};
 use super::auth::{self, Access, Origin};
-use super::greeting::{self, Greeted, Incoming, MANY_STATEMENTS};
-use super::packets::{self, Ahead, PacketError, PayloadReader};
-use super::rows::{self, Column, Ready, RowFormat};
+use super::greeting::{self, COMPRESS, Greeted, Incoming, MANY_STATEMENTS};
+use super::letters::Letters;
+use super::packets::{self, Ahead, Packet, PacketError, PayloadReader, Source};
+use super::prepared::{self, Prepared};
+use super::rows::{self, Ready, RowFormat};
 use super::socket::Socket;
-use super::values::Placeholders;
 use super::{Limits, Terms};
 use crate::engine::Engine;
 use crate::engine::connections::Connection;
 use crate::engine::error::{Error, Problem};
 use crate::engine::execute::Rows;
-use crate::engine::password::{Method, SALT};
+use crate::engine::password::Method;
 use crate::engine::session::{Reply, Session};
-use crate::statement::{self, PassedOn, Statement};
+use crate::statement;
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -42,14 +45,20 @@ mod command {
     pub const INIT_DB: u8 = 0x02;
     pub const QUERY: u8 = 0x03;
     pub const FIELD_LIST: u8 = 0x04;
+    pub const REFRESH: u8 = 0x07;
+    pub const STATISTICS: u8 = 0x09;
+    pub const PROCESS_INFO: u8 = 0x0a;
     pub const PROCESS_KILL: u8 = 0x0c;
+    pub const DEBUG: u8 = 0x0d;
     pub const PING: u8 = 0x0e;
+    pub const CHANGE_USER: u8 = 0x11;
     pub const STMT_PREPARE: u8 = 0x16;
     pub const STMT_EXECUTE: u8 = 0x17;
     pub const STMT_SEND_LONG_DATA: u8 = 0x18;
     pub const STMT_CLOSE: u8 = 0x19;
     pub const STMT_RESET: u8 = 0x1a;
     pub const SET_OPTION: u8 = 0x1b;
+    pub const STMT_FETCH: u8 = 0x1c;
     pub const RESET_CONNECTION: u8 = 0x1f;
 }
 
@@ -70,8 +79,9 @@ pub async fn serve(terms: &Terms, stream: TcpStream, peer: SocketAddr, id: u32) 
         timeout(terms.limits.login, log_in(terms, socket.clone(), peer, id)).await.map_err(no_login)??;
     let Some((mut served, from)) = logged_in else { return Ok(()) };
     let gone = CancellationToken::new();
-    let close = served.connection.close.clone();
+    let close = served.session.connection().close.clone();
     let (ahead, packets) = mpsc::unbounded_channel();
+    let from = Source::new(from, served.compressed);
     let watcher = tokio::spawn(packets::watch(from, socket, ahead, terms.limits.packet, gone.clone()));
     let outcome = tokio::select! {
         outcome = served.run(packets) => outcome,
@@ -98,18 +108,15 @@ async fn log_in(
     peer: SocketAddr,
     id: u32,
 ) -> Result<Option<(Served, Incoming)>, PacketError> {
-    let mut salt = [0; SALT];
-    getrandom::fill(&mut salt).map_err(io::Error::other)?;
-    // On the wire, the salt is terminated by a zero byte, so it must not contain one.
-    salt.iter_mut().for_each(|byte| *byte = *byte % 126 + 1);
+    let salt = greeting::salt()?;
     let mut greeted = greeting::greet(socket, id, &salt, terms.tls.as_deref()).await?;
-    let insecure = terms.tls_required && !greeted.encrypted && !peer.ip().is_loopback();
-    let origin = Origin { address: peer.ip(), encrypted: greeted.encrypted };
+    let insecure = terms.tls_required && greeted.encrypted.is_none() && !peer.ip().is_loopback();
+    let origin = Origin { address: peer.ip(), encrypted: greeted.encrypted.is_some() };
     if !greeted.login.proven && !insecure {
         let method = auth::method(&terms.engine, &greeted.login.user, origin, greeted.login.method);
         greeting::prove(&mut greeted, method, &salt).await?;
     }
-    let Greeted { from, to, login, .. } = greeted;
+    let Greeted { from, to, login, encrypted } = greeted;
     let mut answers = Answers::new(to, login.capabilities);
     answers.answer_to(login.number);
     let access = match insecure {
@@ -123,9 +130,7 @@ async fn log_in(
         Access::As(user) => user,
         Access::Refused(why) => {
             tracing::warn!(user = %login.user, %peer, "refused: {why}");
-            let using = if login.proof.len() <= 1 { "NO" } else { "YES" };
-            let (name, host) = (&login.user, peer.ip());
-            let text = format!("Access denied for user '{name}'@'{host}' (using password: {using})");
+            let text = denied(&login.user, origin, &login.proof);
             answers.failed(&match insecure {
                 true => Failure::new(3159, "HY000", INSECURE),
                 false => Failure::new(1045, "28000", text),
@@ -139,24 +144,27 @@ async fn log_in(
         answers.proven();
     }
     let engine = Arc::clone(&terms.engine);
-    let connection = Arc::new(Connection::new(id, user, &peer.ip().to_string()));
-    let most = engine.with_catalog(|catalog| catalog.max_connections(&connection.user.name));
-    if engine.connections.add(&connection, most).is_err() {
-        tracing::warn!(user = %connection.user, %peer, "refused: max_user_connections");
-        let name = &connection.user.name;
-        let text = format!("User '{name}' has exceeded the 'max_user_connections' resource");
-        answers.failed(&Failure::new(1226, "42000", text));
-        answers.send().await?;
-        answers.close().await?;
-        return Ok(None);
-    }
-    let session = Session::new(&engine, &connection);
+    let connection = Connection::new(id, user, &peer.ip().to_string(), encrypted);
+    let letters = greeting::letters(login.collation);
+    let session = match admit(&engine, connection, letters) {
+        Ok(session) => session,
+        Err(failure) => {
+            tracing::warn!(user = %login.user, %peer, "refused: {}", failure.text);
+            answers.failed(&failure);
+            answers.send().await?;
+            answers.close().await?;
+            return Ok(None);
+        }
+    };
     let mut served = Served {
-        _listed: Listed { engine, id },
+        _listed: Listed { engine: Arc::clone(&engine), id },
+        engine,
         session,
-        connection,
+        origin,
+        letters,
         answers,
         many: login.capabilities & MANY_STATEMENTS != 0,
+        compressed: login.capabilities & COMPRESS != 0,
         limits: terms.limits,
         statements: HashMap::new(),
         last: 0,
@@ -165,7 +173,30 @@ async fn log_in(
     let chosen = if login.database.is_empty() { Ok(()) } else { served.session.choose(&login.database) };
     served.word(&chosen);
     served.send().await?;
+    if served.compressed {
+        served.answers.compress();
+    }
     Ok(chosen.is_ok().then_some((served, from)))
+}
+
+/// Returns the text of error 1045.
+fn denied(user: &str, origin: Origin, proof: &[u8]) -> String {
+    let using = if proof.len() <= 1 { "NO" } else { "YES" };
+    format!("Access denied for user '{user}'@'{}' (using password: {using})", origin.address)
+}
+
+/// Adds a connection to the server's list, unless its user has too many, and creates its session.
+fn admit(engine: &Arc<Engine>, connection: Connection, letters: &str) -> Result<Session, Failure> {
+    let connection = Arc::new(connection);
+    let most = engine.with_catalog(|catalog| catalog.max_connections(&connection.user.name));
+    if engine.connections.add(&connection, most).is_err() {
+        let name = &connection.user.name;
+        let text = format!("User '{name}' has exceeded the 'max_user_connections' resource");
+        return Err(Failure::new(1226, "42000", text));
+    }
+    let session = Session::new(engine, &connection);
+    session.reset(letters);
+    Ok(session)
 }
 
 /// Keeps a connection in the server's list until it is dropped.
@@ -180,26 +211,27 @@ impl Drop for Listed {
     }
 }
 
-/// A prepared statement.
-struct Prepared {
-    passed: PassedOn,
-    placeholders: Placeholders,
-}
-
-struct Served {
+/// The state of one connection.
+pub(super) struct Served {
     _listed: Listed,
-    session: Session,
-    connection: Arc<Connection>,
-    answers: Answers,
+    engine: Arc<Engine>,
+    pub(super) session: Session,
+    origin: Origin,
+    /// The client's initial character set.
+    letters: &'static str,
+    pub(super) answers: Answers,
     /// Whether one command may contain several statements.
     many: bool,
-    limits: Limits,
-    statements: HashMap<u32, Prepared>,
-    last: u32,
+    /// Whether packets are compressed.
+    compressed: bool,
+    pub(super) limits: Limits,
+    pub(super) statements: HashMap<u32, Prepared>,
+    /// Number of the last statement that was prepared.
+    pub(super) last: u32,
 }
 
 /// Returns MySQL's error for an error of the engine. Like in Doris, its number is mostly 1105.
-fn failure(error: &Error) -> Failure {
+pub(super) fn failure(error: &Error) -> Failure {
     let (code, state) = match error {
         Error::Syntax(_) => (1064, "42000"),
         Error::Denied(_) => (1227, "42000"),
@@ -225,6 +257,19 @@ fn failure(error: &Error) -> Failure {
             Problem::Rows => (1242, "21000"),
             Problem::Widths => (1222, "21000"),
             Problem::Parameters => (1582, "42000"),
+            Problem::Handler => (1243, "HY000"),
+            Problem::Arguments => (1210, "HY000"),
+            Problem::Empty => (1065, "42000"),
+            Problem::Letters => (1115, "42000"),
+            Problem::Value => (1231, "42000"),
+            Problem::Fixed => (1238, "HY000"),
+            Problem::Dropped => (1051, "42S02"),
+            Problem::Precision => (1426, "42000"),
+            Problem::JsonText => (3141, "22032"),
+            Problem::JsonKey => (3158, "22032"),
+            Problem::JsonPath => (3143, "42000"),
+            Problem::JsonWildcard => (3149, "42000"),
+            Problem::Grant => (1141, "42000"),
         },
         _ => (1105, "HY000"),
     };
@@ -232,26 +277,26 @@ fn failure(error: &Error) -> Failure {
 }
 
 /// Returns the error for malformed parameters of a command.
-fn malformed() -> Failure {
+pub(super) fn malformed() -> Failure {
     Failure::new(1835, "HY000", "Malformed communication packet")
-}
-
-/// Returns a statement's text, or an error if it is not UTF-8.
-fn utf8(bytes: &[u8]) -> Result<&str, Failure> {
-    std::str::from_utf8(bytes).map_err(|error| {
-        let at = error.valid_up_to();
-        Failure::new(1300, "HY000", format!("Invalid utf8mb4 character string: byte {at} of the statement"))
-    })
 }
 
 impl Served {
     /// Executes commands and sends their responses, until the client sends no more.
     async fn run(&mut self, mut packets: UnboundedReceiver<Ahead>) -> Result<(), PacketError> {
-        while let Some((bytes, _room)) = packets.recv().await {
-            let Some((command, rest)) = bytes.split_first() else { return Ok(()) };
-            self.answers.answer_to(0);
+        while let Some((Packet { first, number, bytes }, _room)) = packets.recv().await {
+            // Every command has sequence number zero and is not empty.
+            let command = bytes.split_first().filter(|_| first == 0 || self.compressed);
+            let Some((command, rest)) = command else { return Err(PacketError::OutOfOrder(first)) };
+            self.answers.answer_to(number);
+            self.engine.connections.commands.fetch_add(1, Relaxed);
             match *command {
                 command::QUIT => return Ok(()),
+                command::CHANGE_USER => {
+                    if !self.change_user(rest, &mut packets).await? {
+                        return Ok(());
+                    }
+                }
                 command::STMT_SEND_LONG_DATA => self.piece(rest)?,
                 command::STMT_CLOSE => {
                     if let Some(id) = PayloadReader(rest).u32() {
@@ -274,9 +319,10 @@ impl Served {
             command::QUERY => return self.query(rest).await,
             command::STMT_PREPARE => return Ok(self.prepare(rest).await),
             command::STMT_EXECUTE => return self.execute(rest).await,
+            command::STMT_FETCH => return self.fetch(rest).await,
             command::INIT_DB => {
-                let chosen = match utf8(rest) {
-                    Ok(database) => self.session.choose(database),
+                let chosen = match self.text(rest) {
+                    Ok(database) => self.session.choose(&database),
                     Err(failure) => return Ok(Err(failure)),
                 };
                 self.word(&chosen);
@@ -286,6 +332,17 @@ impl Served {
                 let reply = self.session.execute(&format!("KILL {id}")).await;
                 self.word(&reply.map(|_| ()));
             }
+            command::PROCESS_INFO => {
+                let reply = self.session.execute("SHOW PROCESSLIST").await;
+                self.answer(reply, RowFormat::Text).await?;
+            }
+            command::STATISTICS => {
+                let statistics = self.engine.connections.statistics();
+                self.answers.text(&statistics);
+            }
+            // Where a server writes to its log, and what it keeps open: nothing of it is here.
+            command::DEBUG => self.answers.end(),
+            command::REFRESH => self.answers.done(0, &[]),
             command::SET_OPTION => {
                 // 0 is on, 1 is off.
                 self.many = PayloadReader(rest).u16() == Some(0);
@@ -295,15 +352,17 @@ impl Served {
             command::FIELD_LIST => self.answers.end(),
             command::PING => self.answers.done(0, &[]),
             command::STMT_RESET => {
-                let statement = PayloadReader(rest).u32().and_then(|id| self.statements.get_mut(&id));
-                if let Some(statement) = statement {
-                    statement.placeholders.reset();
-                }
+                let Some(id) = PayloadReader(rest).u32() else { return Ok(Err(malformed())) };
+                let Some(statement) = self.statements.get_mut(&id) else {
+                    return Ok(Err(prepared::unknown(id, "mysqld_stmt_reset")));
+                };
+                statement.reset();
                 self.answers.done(0, &[]);
             }
             command::RESET_CONNECTION => {
-                self.connection.set_variables(Default::default());
+                self.session.reset(self.letters);
                 self.statements.clear();
+                self.show_status();
                 self.answers.done(0, &[]);
             }
             unknown => {
@@ -322,18 +381,109 @@ impl Served {
         }
     }
 
-    async fn send(&mut self) -> io::Result<()> {
+    /// Changes the user, and resets the connection. Returns whether the new user is admitted; if not, the connection
+    /// ends, so that nobody can try many passwords over it.
+    async fn change_user(
+        &mut self,
+        bytes: &[u8],
+        packets: &mut UnboundedReceiver<Ahead>,
+    ) -> Result<bool, PacketError> {
+        let Some(login) = greeting::read_change(bytes) else {
+            self.answers.failed(&malformed());
+            self.send().await?;
+            return Ok(false);
+        };
+        let salt = greeting::salt()?;
+        let method = auth::method(&self.engine, &login.user, self.origin, login.method);
+        self.answers.prove(method.name(), &salt);
+        self.send().await?;
+        let Ok(Some((Packet { first, number, bytes: proof }, _room))) =
+            timeout(self.limits.login, packets.recv()).await
+        else {
+            return Ok(false);
+        };
+        // The command has the number 0, and the request for the proof the number 1.
+        if first != 2 && !self.compressed {
+            return Err(PacketError::OutOfOrder(first));
+        }
+        self.answers.answer_to(number);
+        let access = auth::decide(&self.engine, &login.user, self.origin, (method, proof.as_slice()), &salt);
+        let admitted = match access {
+            Access::As(user) => {
+                let connection = self.session.connection().of(user);
+                self.engine.connections.remove(connection.id);
+                self.letters = greeting::letters(login.collation);
+                admit(&self.engine, connection, self.letters)
+            }
+            Access::Refused(why) => {
+                tracing::warn!(user = %login.user, peer = %self.origin.address, "refused: {why}");
+                Err(Failure::new(1045, "28000", denied(&login.user, self.origin, &proof)))
+            }
+        };
+        let chosen = match admitted {
+            Ok(session) => {
+                self.session = session;
+                self.statements.clear();
+                match login.database.as_str() {
+                    "" => Ok(()),
+                    database => self.session.choose(database).map_err(|error| failure(&error)),
+                }
+            }
+            Err(failure) => Err(failure),
+        };
+        self.show_status();
+        match &chosen {
+            Ok(()) if method == Method::Sha2 && proof.len() > 1 => {
+                self.answers.proven();
+                self.answers.done(0, &[]);
+            }
+            Ok(()) => self.answers.done(0, &[]),
+            Err(failure) => self.answers.failed(failure),
+        }
+        self.send().await?;
+        Ok(chosen.is_ok())
+    }
+
+    /// Returns a statement's text, or an error if it is not in the client's character set.
+    pub(super) fn text<'t>(&self, bytes: &'t [u8]) -> Result<Cow<'t, str>, Failure> {
+        self.letters_of_client().statement(bytes).map_err(|at| {
+            let text = format!("Invalid utf8mb4 character string: byte {at} of the statement");
+            Failure::new(1300, "HY000", text)
+        })
+    }
+
+    /// Returns the character set of statements.
+    pub(super) fn letters_of_client(&self) -> Letters {
+        Letters::named(self.session.connection().variables().get("character_set_client"))
+    }
+
+    /// Returns the character set of results.
+    pub(super) fn results(&self) -> Letters {
+        Letters::named(self.session.connection().variables().get("character_set_results"))
+    }
+
+    /// Stores the session's state for the next response.
+    pub(super) fn show_status(&mut self) {
+        let connection = self.session.connection();
+        let autocommit = connection.variables().get("autocommit");
+        self.answers.autocommit =
+            autocommit.is_none_or(|value| ["1", "on", "true"].contains(&value.to_lowercase().as_str()));
+        self.answers.in_transaction = connection.in_transaction();
+        self.answers.warnings = connection.warnings().len();
+    }
+
+    pub(super) async fn send(&mut self) -> io::Result<()> {
         let stalled = |_| io::Error::new(io::ErrorKind::TimedOut, "the client does not read its rows");
         timeout(STALLED, self.answers.send()).await.map_err(stalled)?
     }
 
     async fn query(&mut self, text: &[u8]) -> io::Result<Result<(), Failure>> {
-        let text = match utf8(text) {
+        let text = match self.text(text) {
             Ok(text) => text,
             Err(failure) => return Ok(Err(failure)),
         };
-        let parts = if self.many { statement::split(text) } else { Vec::new() };
-        let parts = if parts.len() > 1 { parts } else { vec![text] };
+        let parts = if self.many { statement::split(&text) } else { Vec::new() };
+        let parts = if parts.len() > 1 { parts } else { vec![&*text] };
         for (at, part) in parts.iter().enumerate() {
             let reply = self.session.execute(part).await;
             self.answers.more = at + 1 < parts.len();
@@ -344,77 +494,9 @@ impl Served {
         Ok(Ok(()))
     }
 
-    async fn prepare(&mut self, text: &[u8]) -> Result<(), Failure> {
-        let text = utf8(text)?;
-        let most = self.limits.statements;
-        if self.statements.len() >= most {
-            let text = format!("more than {most} prepared statements: close some");
-            return Err(Failure::new(1461, "42000", text));
-        }
-        let statement = statement::parse(text).map_err(|error| Error::Syntax(error.to_string()));
-        let Statement::PassedOn(passed) = statement.map_err(|error| failure(&error))? else {
-            return Err(Failure::new(1295, "HY000", "only queries can be prepared"));
-        };
-        let prepared = self.session.prepare(&passed, Vec::new()).map_err(|error| failure(&error))?;
-        let number = prepared.placeholders();
-        if u16::try_from(number).is_err() {
-            return Err(Failure::new(1390, "HY000", "Prepared statement contains too many placeholders"));
-        }
-        let schema = self.session.columns(prepared).await.map_err(|error| failure(&error))?;
-        self.last = self.last.wrapping_add(1).max(1);
-        let placeholders: Vec<Column> = (0..number).map(|_| rows::placeholder()).collect();
-        self.answers.prepared(self.last, &placeholders, &rows::columns(&schema));
-        let statement = Prepared { passed, placeholders: Placeholders::new(number) };
-        self.statements.insert(self.last, statement);
-        Ok(())
-    }
-
-    async fn execute(&mut self, bytes: &[u8]) -> io::Result<Result<(), Failure>> {
-        let mut bytes = PayloadReader(bytes);
-        let Some(id) = bytes.u32() else { return Ok(Err(malformed())) };
-        let Some(statement) = self.statements.get_mut(&id) else {
-            let text = format!("Unknown prepared statement handler ({id}) given to mysqld_stmt_execute");
-            return Ok(Err(Failure::new(1243, "HY000", text)));
-        };
-        // Skips the cursor type (cursors are not supported) and the iteration count (always 1).
-        let values = bytes.take(5).and_then(|_| statement.placeholders.read(bytes));
-        statement.placeholders.reset();
-        let Some(values) = values else {
-            return Ok(Err(Failure::new(1210, "HY000", "Incorrect arguments to mysqld_stmt_execute")));
-        };
-        let reply = match self.session.prepare(&statement.passed, values) {
-            Ok(prepared) => self.session.run_whole(prepared).await,
-            Err(error) => Err(error),
-        };
-        self.answer(reply, RowFormat::Binary).await?;
-        Ok(Ok(()))
-    }
-
-    /// Stores a piece of a parameter value. The protocol has no response to this command, so the server closes the
-    /// connection if the value is too large.
-    fn piece(&mut self, bytes: &[u8]) -> Result<(), PacketError> {
-        let mut bytes = PayloadReader(bytes);
-        let (Some(id), Some(at)) = (bytes.u32(), bytes.u16()) else { return Ok(()) };
-        let (kept, limit) = (
-            self.statements.values().map(|statement| statement.placeholders.kept()).sum::<usize>(),
-            self.limits.packet,
-        );
-        let size = kept + bytes.0.len();
-        if size > limit {
-            return Err(PacketError::TooLarge { size, limit });
-        }
-        let statement = self.statements.get_mut(&id);
-        if let Some(statement) = statement.filter(|kept| usize::from(at) < kept.placeholders.number) {
-            statement.placeholders.piece(at, bytes.0);
-        }
-        Ok(())
-    }
-
     /// Sends the result of a statement; returns whether the statement succeeded.
-    async fn answer(&mut self, reply: Result<Reply, Error>, way: RowFormat) -> io::Result<bool> {
-        let autocommit = self.connection.variables().get("autocommit");
-        self.answers.autocommit =
-            autocommit.is_none_or(|value| ["1", "on", "true"].contains(&value.to_lowercase().as_str()));
+    pub(super) async fn answer(&mut self, reply: Result<Reply, Error>, way: RowFormat) -> io::Result<bool> {
+        self.show_status();
         let done = match reply {
             Ok(Reply::Rows(rows)) => self.rows(rows, way).await?,
             Ok(Reply::Done { rows, warnings }) => {
@@ -428,25 +510,29 @@ impl Served {
         }
         self.send().await?;
         self.answers.more = false;
-        self.connection.set_current(None);
+        self.session.connection().set_current(None);
         Ok(done.is_ok())
     }
 
     async fn rows(&mut self, mut all: Rows, way: RowFormat) -> io::Result<Result<(), Failure>> {
-        self.answers.columns(&rows::columns(&all.schema));
+        let letters = self.results();
+        self.answers.columns(&rows::columns(&all.schema, letters));
+        let mut sent = 0;
         loop {
             let batch = match all.next().await {
                 Ok(Some(batch)) => batch,
                 Ok(None) => {
+                    self.session.connection().set_rows_sent(sent);
                     self.answers.end();
                     return Ok(Ok(()));
                 }
                 Err(error) => return Ok(Err(failure(&error))),
             };
-            let ready = match Ready::new(&batch) {
+            let ready = match Ready::new(&batch, letters) {
                 Ok(ready) => ready,
                 Err(error) => return Ok(Err(failure(&Error::Engine(error.to_string())))),
             };
+            sent += ready.rows;
             for row in 0..ready.rows {
                 self.answers.row(|to| ready.write(row, way, to));
                 if self.answers.is_full() {

@@ -10,10 +10,13 @@ use super::packets::{Packet, PacketError, PayloadReader};
 use super::socket::Socket;
 use super::tls::Tls;
 use crate::engine::password::{Method, SALT};
+use std::io;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
 /// `CLIENT_CONNECT_WITH_DB`.
 const WITH_DATABASE: u32 = 0x0000_0008;
+/// `CLIENT_COMPRESS`.
+pub const COMPRESS: u32 = 0x0000_0020;
 /// `CLIENT_PROTOCOL_41`.
 const PROTOCOL_41: u32 = 0x0000_0200;
 /// `CLIENT_SSL`.
@@ -32,6 +35,7 @@ pub const NO_EOF: u32 = 0x0100_0000;
 /// Capability flags of this server. They include `CLIENT_LONG_PASSWORD`, `TRANSACTIONS` (so that responses contain the
 /// session's status flags), `MULTI_RESULTS`, `PS_MULTI_RESULTS` and `CONNECT_ATTRS`.
 const CAPABILITIES: u32 = WITH_DATABASE
+    | COMPRESS
     | PROTOCOL_41
     | SECURE
     | MANY_STATEMENTS
@@ -66,8 +70,8 @@ pub struct Greeted {
     pub to: Outgoing,
     /// The login.
     pub login: Login,
-    /// Whether the connection is encrypted.
-    pub encrypted: bool,
+    /// Version and cipher of TLS, if the connection is encrypted.
+    pub encrypted: Option<(String, String)>,
 }
 
 /// A client's login.
@@ -77,6 +81,8 @@ pub struct Login {
     pub number: u8,
     /// Capabilities that both the client and the server have.
     pub capabilities: u32,
+    /// The number of the client's collation.
+    pub collation: u8,
     /// The user's name.
     pub user: String,
     /// The client's response to the salt, which proves that it has the password.
@@ -114,6 +120,28 @@ fn greeting(id: u32, salt: &[u8; SALT], tls: bool) -> Vec<u8> {
     packet
 }
 
+/// Returns random bytes for the client's proof.
+///
+/// # Errors
+/// The kernel has none.
+pub fn salt() -> io::Result<[u8; SALT]> {
+    let mut salt = [0; SALT];
+    getrandom::fill(&mut salt).map_err(io::Error::other)?;
+    // On the wire, the salt is terminated by a zero byte, so it must not contain one.
+    salt.iter_mut().for_each(|byte| *byte = *byte % 126 + 1);
+    Ok(salt)
+}
+
+/// Returns the character set of a collation: utf8mb4 for those that are not supported.
+#[must_use]
+pub fn letters(collation: u8) -> &'static str {
+    match collation {
+        5 | 8 | 15 | 31 | 47 | 48 | 49 | 94 => "latin1",
+        33 | 83 | 192..=215 => "utf8mb3",
+        _ => "utf8mb4",
+    }
+}
+
 /// Greets a client and reads its login, after a TLS handshake if the client requests one.
 ///
 /// # Errors
@@ -127,11 +155,13 @@ pub async fn greet(
     socket.write_all(&greeting(id, salt, tls.is_some())).await?;
     let first = Packet::of_login(&mut socket, 1).await?;
     let asks_for_tls = first.bytes.first_chunk().is_some_and(|bytes| u32::from_le_bytes(*bytes) & SSL != 0);
+    let mut encrypted = None;
     let (from, to, login): (Incoming, Outgoing, _) = match tls.filter(|_| asks_for_tls) {
         // Only the SSLRequest was read, and not a byte more, so the server cannot mistake plaintext for encrypted data.
         Some(tls) => {
             let mut stream = tls.accept(socket).await.map_err(PacketError::Handshake)?;
             let login = Packet::of_login(&mut stream, 2).await?;
+            encrypted = Some(super::tls::names(&stream));
             let (from, to) = tokio::io::split(stream);
             (Box::new(from), Box::new(to), login)
         }
@@ -139,15 +169,17 @@ pub async fn greet(
         None => (Box::new(socket.clone()), Box::new(socket), first),
     };
     let login = read(&login).ok_or(PacketError::NoLogin(login.bytes.len()))?;
-    Ok(Greeted { from, to, login, encrypted: asks_for_tls })
+    Ok(Greeted { from, to, login, encrypted })
 }
 
 /// Parses a login packet (`HandshakeResponse41`); `None` if it is malformed or the client's protocol is too old.
 fn read(packet: &Packet) -> Option<Login> {
     let mut bytes = PayloadReader(&packet.bytes);
     let said = bytes.u32()?;
-    // Maximum packet size, character set, reserved bytes.
-    bytes.take(4 + 1 + 23)?;
+    // Before and after the collation: maximum packet size, reserved bytes.
+    bytes.take(4)?;
+    let collation = bytes.u8()?;
+    bytes.take(23)?;
     if said & PROTOCOL_41 == 0 {
         return None;
     }
@@ -163,16 +195,36 @@ fn read(packet: &Packet) -> Option<Login> {
     };
     let database = if said & WITH_DATABASE != 0 { bytes.until_zero().map(text) } else { None };
     let wanted = if said & METHODS != 0 { bytes.until_zero().unwrap_or_default() } else { &[] };
-    let is = |method: Method| wanted == method.name().as_bytes();
     Some(Login {
         number: packet.number,
         capabilities: said & CAPABILITIES,
+        collation,
         user,
         proof: proof.to_vec(),
         database: database.unwrap_or_default(),
-        method: if is(Method::Sha2) { Method::Sha2 } else { METHOD },
-        proven: wanted.is_empty() || is(METHOD),
+        method: method(wanted),
+        proven: wanted.is_empty() || wanted == METHOD.name().as_bytes(),
     })
+}
+
+/// Returns the method of this name, or that in the greeting.
+fn method(name: &[u8]) -> Method {
+    if name == Method::Sha2.name().as_bytes() { Method::Sha2 } else { METHOD }
+}
+
+/// Parses `COM_CHANGE_USER`, whose proof is ignored: it was computed from a salt that is used up.
+pub fn read_change(bytes: &[u8]) -> Option<Login> {
+    let mut bytes = PayloadReader(bytes);
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let user = text(bytes.until_zero()?);
+    let size = bytes.u8()?;
+    bytes.take(usize::from(size))?;
+    let database = text(bytes.until_zero()?);
+    // Collations above 255 are all of utf8mb4, like that of the greeting.
+    let collation = bytes.u16().and_then(|number| u8::try_from(number).ok()).unwrap_or(COLLATION);
+    let method = method(bytes.until_zero().unwrap_or_default());
+    let (number, capabilities, proof, proven) = (0, 0, Vec::new(), false);
+    Some(Login { number, capabilities, collation, user, proof, database, method, proven })
 }
 
 /// Requests a proof by this method (`AuthSwitchRequest`), and stores the client's response in the login.
@@ -185,7 +237,8 @@ pub async fn prove(greeted: &mut Greeted, method: Method, salt: &[u8; SALT]) -> 
     let head = [text.len() as u8, 0, 0, login.number.wrapping_add(1)];
     greeted.to.write_all(&[&head, text.as_slice()].concat()).await?;
     greeted.to.flush().await?;
-    let Packet { number, bytes } = Packet::of_method(&mut greeted.from, login.number.wrapping_add(2)).await?;
+    let Packet { number, bytes, .. } =
+        Packet::of_method(&mut greeted.from, login.number.wrapping_add(2)).await?;
     (login.number, login.proof, login.method, login.proven) = (number, bytes, method, true);
     Ok(())
 }
@@ -196,7 +249,7 @@ mod tests {
 
     fn login(said: u32, rest: &[u8]) -> Option<Login> {
         let bytes = [&said.to_le_bytes()[..], &[0; 28], rest].concat();
-        read(&Packet { number: 1, bytes })
+        read(&Packet { first: 1, number: 1, bytes })
     }
 
     #[test]
@@ -221,5 +274,20 @@ mod tests {
             assert_eq!(login(all | LONG_PROOF, broken), None, "{broken:?}");
         }
         assert_eq!(login(SECURE, whole), None, "an old protocol");
+    }
+
+    #[test]
+    fn changes_of_the_user() {
+        let change = |collation: u16| {
+            let start = &b"jill\0\x02abshop\0"[..];
+            read_change(&[start, &collation.to_le_bytes(), b"caching_sha2_password\0rest"].concat()).unwrap()
+        };
+        let got = change(8);
+        assert_eq!((got.user.as_str(), got.database.as_str(), got.collation), ("jill", "shop", 8));
+        assert_eq!(got.method, Method::Sha2);
+        assert_eq!(letters(change(264).collation), "utf8mb4", "utf8mb4_la_0900_ai_ci");
+        let short = read_change(b"jill\0\0\0").unwrap();
+        assert_eq!((short.database.as_str(), short.method), ("", Method::Native));
+        assert_eq!(read_change(b"jill\0\x02a"), None);
     }
 }

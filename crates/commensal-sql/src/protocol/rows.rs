@@ -2,23 +2,24 @@
 
 use super::answer::{length, text};
 use super::days;
+use super::letters::Letters;
 use crate::engine::column_name;
 use crate::engine::functions::{clock_text, real};
+use crate::engine::origins;
 use datafusion::arrow::array::{Array, ArrayRef, AsArray, RecordBatch, StringArray};
 use datafusion::arrow::compute::cast;
 use datafusion::arrow::datatypes::{
-    DataType, Date32Type, DurationMicrosecondType, Float32Type, Float64Type, Int64Type, Schema,
+    DataType, Date32Type, DurationMicrosecondType, Field, Float32Type, Float64Type, Int64Type, Schema,
     Time64MicrosecondType, TimeUnit, TimestampMicrosecondType, UInt64Type,
 };
 use datafusion::arrow::error::ArrowError;
 use datafusion::arrow::util::display::{ArrayFormatter, FormatOptions};
 
-/// Character set of strings: utf8mb4_general_ci.
-const TEXT: u16 = 45;
 /// Character set of everything else: none (binary).
 const BINARY: u16 = 63;
 
-/// Bits of a column's flags: `UNSIGNED_FLAG`.
+/// Bits of a column's flags: `NOT_NULL_FLAG`, `UNSIGNED_FLAG`.
+const NOT_NULL: u16 = 1;
 const UNSIGNED: u16 = 32;
 /// `BINARY_FLAG`.
 const BYTES: u16 = 128;
@@ -61,6 +62,12 @@ pub struct Column {
     kind: Kind,
     /// Display width in characters.
     width: u32,
+    is_nullable: bool,
+    /// Character set of names and texts.
+    letters: Letters,
+    /// Database, name of the table in the statement, its own name, and the column's own name; empty for a calculated
+    /// column.
+    origin: [String; 4],
 }
 
 /// Returns the number of digits for the fraction of a second in this unit; MySQL supports at most six.
@@ -101,7 +108,8 @@ fn kind(of: &DataType) -> Kind {
 }
 
 impl Column {
-    fn new(name: &str, of: &DataType) -> Column {
+    fn new(field: &Field, letters: Letters) -> Column {
+        let of = field.data_type();
         let kind = kind(of);
         let point = |digits: u8| u32::from(digits) + u32::from(digits > 0);
         let width = match kind {
@@ -131,13 +139,16 @@ impl Column {
             Kind::Clock => 17,
             Kind::Bytes | Kind::Text => 1_024,
         };
-        Column { name: name.to_owned(), kind, width }
+        let origin = [origins::DATABASE, origins::ALIAS, origins::TABLE, origins::COLUMN];
+        let origin = origin.map(|key| field.metadata().get(key).cloned().unwrap_or_default());
+        let name = column_name(field.name()).to_owned();
+        Column { name, kind, width, is_nullable: field.is_nullable(), letters, origin }
     }
 
     /// Writes the column definition (`ColumnDefinition41`).
     pub fn define(&self, to: &mut Vec<u8>) {
         // MYSQL_TYPE_*, character set, flags, number of decimals.
-        let (kind, letters, flags, digits) = match self.kind {
+        let (kind, set, flags, digits) = match self.kind {
             Kind::Nothing => (6, BINARY, BYTES, 0),
             Kind::Signed(size) => (number(size), BINARY, BYTES, 0),
             Kind::Unsigned(size) => (number(size), BINARY, BYTES | UNSIGNED, 0),
@@ -149,16 +160,15 @@ impl Column {
             Kind::TimeOfDay(digits) => (11, BINARY, BYTES, digits),
             Kind::Clock => (11, BINARY, BYTES, 6),
             Kind::Bytes => (252, BINARY, BYTES, 0),
-            Kind::Text => (253, TEXT, 0, 0),
+            Kind::Text => (253, self.letters.collation(), 0, 0),
         };
-        // Catalogue, database, table, and the table's original name.
-        for part in ["def", "", "", ""] {
-            text(to, part.as_bytes());
+        let flags = flags | if self.is_nullable { 0 } else { NOT_NULL };
+        let [database, alias, table, column] = &self.origin;
+        for part in ["def", database, alias, table, &self.name, column] {
+            text(to, &self.letters.encode(part));
         }
-        text(to, self.name.as_bytes());
-        text(to, self.name.as_bytes());
         to.push(12);
-        to.extend(letters.to_le_bytes());
+        to.extend(set.to_le_bytes());
         to.extend(self.width.to_le_bytes());
         to.push(kind);
         to.extend(flags.to_le_bytes());
@@ -178,21 +188,21 @@ fn number(size: usize) -> u8 {
 
 /// Returns the columns of a schema.
 #[must_use]
-pub fn columns(schema: &Schema) -> Vec<Column> {
-    let fields = schema.fields().iter();
-    fields.map(|field| Column::new(column_name(field.name()), field.data_type())).collect()
+pub fn columns(schema: &Schema, letters: Letters) -> Vec<Column> {
+    schema.fields().iter().map(|field| Column::new(field, letters)).collect()
 }
 
 /// Returns the column definition of a placeholder.
 #[must_use]
 pub fn placeholder() -> Column {
-    Column::new("?", &DataType::Utf8)
+    Column::new(&Field::new("?", DataType::Utf8, true), Letters::default())
 }
 
 /// The rows of a batch, with all columns cast to the types that this module encodes.
 #[derive(Debug)]
 pub struct Ready {
     columns: Vec<(Kind, ArrayRef)>,
+    letters: Letters,
     /// Number of rows.
     pub rows: usize,
 }
@@ -228,9 +238,9 @@ impl Ready {
     ///
     /// # Errors
     /// A cast fails, for example because one batch has more than 2 GiB of strings.
-    pub fn new(batch: &RecordBatch) -> Result<Ready, ArrowError> {
+    pub fn new(batch: &RecordBatch, letters: Letters) -> Result<Ready, ArrowError> {
         let columns: Result<_, _> = batch.columns().iter().map(ready).collect();
-        Ok(Ready { columns: columns?, rows: batch.num_rows() })
+        Ok(Ready { columns: columns?, letters, rows: batch.num_rows() })
     }
 
     /// Encodes a row.
@@ -249,6 +259,9 @@ impl Ready {
             match (is_null(*kind, array), way) {
                 (true, RowFormat::Text) => to.push(0xfb),
                 (true, RowFormat::Binary) => {}
+                (false, _) if *kind == Kind::Text => {
+                    text(to, &self.letters.encode(array.as_string::<i32>().value(row)));
+                }
                 (false, RowFormat::Text) => as_text(*kind, array, row, to),
                 (false, RowFormat::Binary) => as_binary(*kind, array, row, to),
             }

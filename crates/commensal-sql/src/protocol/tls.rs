@@ -105,6 +105,24 @@ impl Tls {
     }
 }
 
+/// Returns the version and the cipher suite of a connection, by the names that MySQL gives them.
+#[must_use]
+pub fn names(stream: &TlsStream<Socket>) -> (String, String) {
+    let session = stream.get_ref().1;
+    let version = session.protocol_version().and_then(|version| version.as_str().map(str::to_owned));
+    let version = version.unwrap_or_default().replace("TLSv1_", "TLSv1.");
+    let suite = session.negotiated_cipher_suite().and_then(|suite| suite.suite().as_str());
+    // OpenSSL's names, such as ECDHE-RSA-AES256-GCM-SHA384, have no words in between.
+    let suite = suite.unwrap_or_default().replace("TLS13_", "TLS_");
+    match suite.strip_prefix("TLS_ECDHE_") {
+        Some(rest) => (
+            version,
+            format!("ECDHE-{}", rest.replace("_WITH_", "-").replace("AES_", "AES").replace('_', "-")),
+        ),
+        None => (version, suite),
+    }
+}
+
 fn text(path: &Path, what: &'static str, option: &'static str) -> Result<String, TlsError> {
     LinuxHost::new().read_file(path).map_err(|source| TlsError::Unreadable { what, option, source })
 }

@@ -1,6 +1,7 @@
 //! Parses the values that a client sends for the placeholders of a prepared statement (`COM_STMT_EXECUTE`).
 
 use super::days;
+use super::letters::Letters;
 use super::packets::PayloadReader;
 use datafusion::common::ScalarValue;
 use std::collections::HashMap;
@@ -39,8 +40,9 @@ impl Placeholders {
         self.pieces.clear();
     }
 
-    /// Parses the values of an execution; returns `None` if the packet is malformed or a type is unknown.
-    pub fn read(&mut self, mut bytes: PayloadReader<'_>) -> Option<Vec<ScalarValue>> {
+    /// Parses the values of an execution, whose texts are in this character set; returns `None` if the packet is
+    /// malformed or a type is unknown.
+    pub fn read(&mut self, mut bytes: PayloadReader<'_>, letters: Letters) -> Option<Vec<ScalarValue>> {
         if self.number == 0 {
             return Some(Vec::new());
         }
@@ -53,9 +55,14 @@ impl Placeholders {
         for at in 0..self.number {
             let (kind, unsigned) = *self.types.get(at)?;
             let piece = u16::try_from(at).ok().and_then(|at| self.pieces.remove(&at));
+            // VARCHAR, VAR_STRING and STRING; the other types of strings hold bytes.
+            let is_text = matches!(kind, 15 | 253 | 254) && letters != Letters::Utf8;
+            let decoded = |bytes: &[u8]| letters.decode(bytes).ok().map(|text| ScalarValue::from(&*text));
             values.push(match piece {
+                Some(piece) if is_text => decoded(&piece)?,
                 Some(piece) => of_bytes(&piece),
                 None if nulls[at / 8] & 1 << (at % 8) != 0 => ScalarValue::Null,
+                None if is_text => decoded(bytes.with_length()?)?,
                 None => value(&mut bytes, kind, unsigned)?,
             });
         }
@@ -173,7 +180,7 @@ mod tests {
 
     fn read(kind: u8, unsigned: u8, bytes: &[u8]) -> Option<ScalarValue> {
         let packet = [&[0, 1, kind, unsigned], bytes].concat();
-        Placeholders::new(1).read(PayloadReader(&packet)).map(|mut values| values.remove(0))
+        Placeholders::new(1).read(PayloadReader(&packet), Letters::Utf8).map(|mut values| values.remove(0))
     }
 
     #[test]
@@ -203,6 +210,23 @@ mod tests {
     }
 
     #[test]
+    fn texts_of_latin1() {
+        let packet = [0, 1, 253, 0, 2, 0xe4, 0x80];
+        let values = Placeholders::new(1).read(PayloadReader(&packet), Letters::Latin1).unwrap();
+        assert_eq!(values, [ScalarValue::from("ä€")]);
+        // The same in pieces, and bytes that are no text.
+        for (kind, want) in
+            [(254, ScalarValue::from("ä€")), (252, ScalarValue::Binary(Some(vec![0xe4, 0x80])))]
+        {
+            let mut placeholders = Placeholders::new(1);
+            placeholders.piece(0, &[0xe4]);
+            placeholders.piece(0, &[0x80]);
+            let values = placeholders.read(PayloadReader(&[0, 1, kind, 0]), Letters::Latin1).unwrap();
+            assert_eq!(values, [want]);
+        }
+    }
+
+    #[test]
     fn broken_values() {
         for (kind, bytes) in [
             (8, &[1, 2, 3][..]),
@@ -217,9 +241,9 @@ mod tests {
             assert_eq!(read(kind, 0, bytes), None, "{kind} {bytes:?}");
         }
         // The types have not been sent yet, and the packet is too short.
-        assert_eq!(Placeholders::new(1).read(PayloadReader(&[0, 0, 1])), None);
-        assert_eq!(Placeholders::new(20).read(PayloadReader(&[0, 0, 0, 1, 1])), None);
-        assert_eq!(Placeholders::new(0).read(PayloadReader(&[])), Some(Vec::new()));
+        assert_eq!(Placeholders::new(1).read(PayloadReader(&[0, 0, 1]), Letters::Utf8), None);
+        assert_eq!(Placeholders::new(20).read(PayloadReader(&[0, 0, 0, 1, 1]), Letters::Utf8), None);
+        assert_eq!(Placeholders::new(0).read(PayloadReader(&[]), Letters::Utf8), Some(Vec::new()));
     }
 
     #[test]
@@ -228,7 +252,7 @@ mod tests {
         placeholders.piece(1, b"ab");
         placeholders.piece(1, b"c");
         assert_eq!(placeholders.kept(), 3);
-        let values = placeholders.read(PayloadReader(&[0, 1, 1, 0, 252, 0, 7])).unwrap();
+        let values = placeholders.read(PayloadReader(&[0, 1, 1, 0, 252, 0, 7]), Letters::Utf8).unwrap();
         let want = [ScalarValue::Int64(Some(7)), ScalarValue::Utf8(Some("abc".to_owned()))];
         assert_eq!((values.as_slice(), placeholders.kept()), (&want[..], 0));
     }

@@ -28,7 +28,15 @@ pub(super) fn statement(cursor: &mut Cursor) -> Result<Option<Statement>, Syntax
         cursor.expect_sign(&Token::Eq)?;
         Statement::SetPassword { user, password: new_password(cursor)? }
     } else if cursor.take(&["SHOW", "GRANTS"]) {
-        let user = if cursor.take(&["FOR"]) { Some(user(cursor)?) } else { None };
+        let user = match cursor.take(&["FOR"]) {
+            true if cursor.take(&["CURRENT_USER"]) => {
+                cursor.take_sign(&Token::LParen);
+                cursor.take_sign(&Token::RParen);
+                None
+            }
+            true => Some(user(cursor)?),
+            false => None,
+        };
         Statement::ShowGrants { all: false, user }
     } else if cursor.take(&["SHOW", "ALL", "GRANTS"]) {
         Statement::ShowGrants { all: true, user: None }

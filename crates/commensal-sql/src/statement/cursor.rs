@@ -39,7 +39,7 @@ impl Cursor {
             SyntaxError { line: line.max(1), column: column.max(1), problem: lower(&error.message) }
         })?;
         let end = all.last().map_or(Location { line: 1, column: 1 }, |token| token.span.end);
-        let mut bytes = Bytes { text, line: 1, column: 1, at: 0 };
+        let mut bytes = Bytes::new(text);
         let mut cursor = Cursor { text: text.to_owned(), tokens: Vec::new(), hints: Vec::new(), at: 0, end };
         for token in all {
             match token.token {
@@ -283,15 +283,23 @@ impl Cursor {
 }
 
 /// Finds the bytes of places that come one after the other. Lines and columns count from 1, columns in characters.
-struct Bytes<'a> {
+#[derive(Debug)]
+pub struct Bytes<'a> {
     text: &'a str,
     line: u64,
     column: u64,
     at: usize,
 }
 
-impl Bytes<'_> {
-    fn of(&mut self, place: Location) -> usize {
+impl<'a> Bytes<'a> {
+    /// Begins at the beginning of a text.
+    #[must_use]
+    pub fn new(text: &'a str) -> Bytes<'a> {
+        Bytes { text, line: 1, column: 1, at: 0 }
+    }
+
+    /// Returns the byte of the text at a place.
+    pub fn of(&mut self, place: Location) -> usize {
         for letter in self.text[self.at..].chars() {
             if (self.line, self.column) >= (place.line, place.column) {
                 break;

@@ -5,13 +5,15 @@ const SECRETS: [&str; 6] = ["password", "passwd", "secret", "token", "credential
 const HIDDEN: &str = "***";
 
 /// Returns the text with hidden secrets: the content of quotes after a key such as `s3.secret_key` and after
-/// `IDENTIFIED BY`. In case of doubt, the content is hidden.
+/// `IDENTIFIED BY`. In case of doubt, the content is hidden. A text with quotes in it may be (a part of) a statement, such as
+/// PREPARE takes: if there may be a secret in it, it and all texts that follow are hidden.
 #[must_use]
 pub fn redacted(text: &str) -> String {
     let identified = text.to_lowercase().contains("identified");
     let mut shown = String::with_capacity(text.len());
     let mut word = String::new();
     let mut secret = false;
+    let mut is_statement = false;
     let mut characters = text.chars();
     while let Some(character) = characters.next() {
         if character.is_alphanumeric() || matches!(character, '_' | '.' | '@') {
@@ -23,7 +25,8 @@ pub fn redacted(text: &str) -> String {
         match character {
             '\'' | '"' | '`' => {
                 let quoted = quoted(&mut characters, character);
-                if secret {
+                is_statement |= holds_secret(&quoted);
+                if secret || is_statement {
                     shown.push(character);
                     shown.push_str(HIDDEN);
                     shown.push(character);
@@ -48,6 +51,13 @@ pub fn redacted(text: &str) -> String {
 fn announces(word: &str, identified: bool) -> bool {
     let word = word.to_lowercase();
     (identified && word == "by") || SECRETS.iter().any(|secret| word.contains(secret))
+}
+
+/// Whether the content of quotes may be a part of a statement with a secret.
+fn holds_secret(quoted: &str) -> bool {
+    let lower = quoted.to_lowercase();
+    quoted.contains(['\'', '"', '`'])
+        && (lower.contains("identified") || SECRETS.iter().any(|secret| lower.contains(secret)))
 }
 
 /// Consumes the quoted content up to the closing quote, and returns it as written.
@@ -98,6 +108,10 @@ mod tests {
             ("select 'password", "select 'password'"),
             (r"f('aws.secret' = 'a\'b')", "f('aws.secret' = '***')"),
             ("f(session_token='open", "f(session_token='***'"),
+            (r#"select 'f("secret_key"="k")', 'b'"#, "select '***', '***'"),
+            (r#"f('a', '("secret_key"="', 'k', '")')"#, "f('a', '***', '***', '***')"),
+            ("select 'identified by ''k'''", "select '***'"),
+            ("select 'it''s a'", "select 'it''s a'"),
         ] {
             assert_eq!(redacted(text), want);
         }

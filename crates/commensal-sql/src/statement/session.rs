@@ -3,7 +3,7 @@
 
 use super::cursor::{Cursor, Hint};
 use super::quotes::in_quotes;
-use super::syntax::{Assignment, Kill, Properties, Statement, SyntaxError, Value};
+use super::syntax::{Assignment, Kill, PassedOn, Properties, Statement, SyntaxError, Value};
 use sqlparser::tokenizer::Token;
 
 /// Parses a statement about sessions; returns `None` if the statement begins otherwise.
@@ -19,6 +19,38 @@ pub(super) fn statement(cursor: &mut Cursor) -> Result<Option<Statement>, Syntax
         Statement::UnsetVariable(if all { None } else { Some(variable(cursor)?.1) })
     } else if cursor.take(&["KILL"]) {
         Statement::Kill(kill(cursor)?)
+    } else if cursor.take(&["PREPARE"]) {
+        let name = cursor.name("the name of a statement")?;
+        cursor.expect("FROM")?;
+        Statement::Prepare { name, text: value(cursor)? }
+    } else if cursor.take(&["EXECUTE"]) {
+        let name = cursor.name("the name of a statement")?;
+        let values = match cursor.take(&["USING"]) {
+            true => cursor.list(user_variable)?,
+            false => Vec::new(),
+        };
+        Statement::Execute { name, values }
+    } else if cursor.take(&["DEALLOCATE", "PREPARE"]) || cursor.take(&["DROP", "PREPARE"]) {
+        Statement::Deallocate(cursor.name("the name of a statement")?)
+    } else if cursor.take(&["DO"]) {
+        let text = format!("SELECT {}", cursor.rest());
+        Statement::Do(PassedOn { text, variables: hints(cursor)? })
+    } else if cursor.take(&["FLUSH"]) {
+        cursor.rest();
+        Statement::Flush
+    } else if cursor.take(&["START", "TRANSACTION", "WITH", "CONSISTENT", "SNAPSHOT"]) {
+        cursor.rest();
+        Statement::PassedOn(PassedOn { text: "START TRANSACTION".to_owned(), variables: Vec::new() })
+    } else if explains_otherwise(cursor) {
+        let text = format!("EXPLAIN {}", cursor.rest());
+        Statement::PassedOn(PassedOn { text, variables: hints(cursor)? })
+    } else if cursor.take(&["SHOW", "CREATE", "DATABASE"]) || cursor.take(&["SHOW", "CREATE", "SCHEMA"]) {
+        cursor.take(&["IF", "NOT", "EXISTS"]);
+        Statement::ShowCreateDatabase(cursor.name("the name of a database")?)
+    } else if shows_count(cursor, "WARNINGS") {
+        Statement::ShowCount("warning_count")
+    } else if shows_count(cursor, "ERRORS") {
+        Statement::ShowCount("error_count")
     } else if cursor.take(&["ADMIN"]) {
         admin(cursor)?
     } else if cursor.take(&["SHOW", "FULL", "PROCESSLIST"]) {
@@ -38,6 +70,43 @@ pub(super) fn statement(cursor: &mut Cursor) -> Result<Option<Statement>, Syntax
         return Ok(None);
     };
     Ok(Some(statement))
+}
+
+/// Parses the name of a user variable.
+fn user_variable(cursor: &mut Cursor) -> Result<String, SyntaxError> {
+    match cursor.peek() {
+        // A name in quotes could contain anything.
+        Some(Token::Word(word))
+            if word.quote_style.is_none() && word.value.starts_with('@') && !word.value.starts_with("@@") =>
+        {
+            cursor.name("a user variable")
+        }
+        _ => Err(cursor.fail("a user variable")),
+    }
+}
+
+/// Consumes `EXPLAIN EXTENDED` and `EXPLAIN FORMAT = …`: there is one form of plans.
+fn explains_otherwise(cursor: &mut Cursor) -> bool {
+    if cursor.take(&["EXPLAIN", "EXTENDED"]) {
+        return true;
+    }
+    let comes = cursor.comes(&["EXPLAIN", "FORMAT"]) && cursor.token(2) == Some(&Token::Eq);
+    if comes {
+        (0..4).for_each(|_| drop(cursor.next()));
+    }
+    comes
+}
+
+/// Consumes `SHOW COUNT(*)` and this word.
+fn shows_count(cursor: &mut Cursor, what: &str) -> bool {
+    let signs = [Token::LParen, Token::Mul, Token::RParen];
+    let comes = cursor.comes(&["SHOW", "COUNT"])
+        && signs.iter().enumerate().all(|(at, sign)| cursor.token(2 + at) == Some(sign))
+        && matches!(cursor.token(5), Some(Token::Word(word)) if word.value.eq_ignore_ascii_case(what));
+    if comes {
+        (0..6).for_each(|_| drop(cursor.next()));
+    }
+    comes
 }
 
 /// Consumes `SHOW [GLOBAL|SESSION] VARIABLES`.
@@ -69,7 +138,26 @@ fn set(cursor: &mut Cursor) -> Result<Statement, SyntaxError> {
         cursor.list(|cursor| characteristic(cursor, false))?;
         return Ok(Statement::SetTransaction);
     }
-    cursor.list(assignment).map(Statement::Set)
+    let lists = cursor.list(|cursor| match names(cursor)? {
+        Some(assignments) => Ok(assignments),
+        None => Ok(vec![assignment(cursor)?]),
+    })?;
+    Ok(Statement::Set(lists.into_iter().flatten().collect()))
+}
+
+/// Parses `NAMES charset [COLLATE collation]` and `CHARACTER SET charset`, which may stand in a list of assignments;
+/// returns `None` if something else comes.
+fn names(cursor: &mut Cursor) -> Result<Option<Vec<Assignment>>, SyntaxError> {
+    let comes = cursor.take(&["NAMES"]) || cursor.take(&["CHARACTER", "SET"]) || cursor.take(&["CHARSET"]);
+    if !comes {
+        return Ok(None);
+    }
+    let assign = |name: &str, value: Value| Assignment { global: false, name: name.to_owned(), value };
+    let mut assignments = vec![assign("names", word_value(cursor.name("a character set")?))];
+    if cursor.take(&["COLLATE"]) {
+        assignments.push(assign("collation_connection", word_value(cursor.name("a collation")?)));
+    }
+    Ok(Some(assignments))
 }
 
 /// Parses a characteristic of `SET TRANSACTION`, as an assignment to the variable that shows it.
@@ -87,16 +175,8 @@ fn characteristic(cursor: &mut Cursor, global: bool) -> Result<Assignment, Synta
     Ok(Assignment { global, name: name.to_owned(), value: Value::Text(value.to_owned()) })
 }
 
-/// Parses `[GLOBAL|SESSION] name = value`, where the name may start with `@@`; or `NAMES charset`, which may stand in a
-/// list of assignments, too.
+/// Parses `[GLOBAL|SESSION] name = value`, where the name may start with `@@`.
 fn assignment(cursor: &mut Cursor) -> Result<Assignment, SyntaxError> {
-    if cursor.take(&["NAMES"]) || cursor.take(&["CHARACTER", "SET"]) || cursor.take(&["CHARSET"]) {
-        let value = word_value(cursor.name("a character set")?);
-        if cursor.take(&["COLLATE"]) {
-            cursor.name("a collation")?;
-        }
-        return Ok(Assignment { global: false, name: "names".to_owned(), value });
-    }
     let (global, name) = variable(cursor)?;
     if !cursor.take_sign(&Token::Assignment) {
         cursor.expect_sign(&Token::Eq)?;

@@ -1,5 +1,6 @@
 //! Splits SQL text at its semicolons, following MySQL's rules for quotes and comments.
 
+use super::quotes::in_backticks;
 use commensal_core::text::line_and_column;
 use std::borrow::Cow;
 use std::iter::Peekable;
@@ -74,6 +75,47 @@ pub(super) fn with_executed_comments(text: &str) -> Cow<'_, str> {
     String::from_utf8(plain).map_or(Cow::Borrowed(text), Cow::Owned)
 }
 
+/// Returns the text with names in backticks in place of those in double quotes, as `ANSI_QUOTES` means them.
+#[must_use]
+pub fn with_quoted_names(text: &str) -> Cow<'_, str> {
+    if !text.contains('"') {
+        return Cow::Borrowed(text);
+    }
+    let mut written = String::with_capacity(text.len());
+    let mut characters = text.char_indices().peekable();
+    let mut kept = 0;
+    while let Some((at, character)) = characters.next() {
+        match character {
+            '\'' | '`' => skip_quoted(&mut characters, character),
+            '#' => skip_line(&mut characters),
+            '-' if starts_comment(&text[at..]) => skip_line(&mut characters),
+            '/' if text[at..].starts_with("/*") && !text[at..].starts_with("/*!") => {
+                skip_comment(&mut characters);
+            }
+            '"' => {
+                written.push_str(&text[kept..at]);
+                let mut name = String::new();
+                let mut end = None;
+                // A backslash has no meaning in a name, and two quotes are one.
+                while let Some((at, character)) = characters.next() {
+                    if character == '"' && characters.next_if(|(_, next)| *next == '"').is_none() {
+                        end = Some(at + 1);
+                        break;
+                    }
+                    name.push(character);
+                }
+                // A name without an end is an error, which the parser reports.
+                let Some(end) = end else { return Cow::Borrowed(text) };
+                written.push_str(&in_backticks(&name));
+                kept = end;
+            }
+            _ => {}
+        }
+    }
+    written.push_str(&text[kept..]);
+    Cow::Owned(written)
+}
+
 /// The version of MySQL whose comments are executed: 8.0.33.
 const VERSION: u32 = 80_033;
 
@@ -86,11 +128,11 @@ pub(super) fn position(text: &str, part: &str) -> (u64, u64) {
 
 /// Whether a comment starts at the beginning of the text. Two dashes start a comment only if whitespace or the end of
 /// the text follows.
-fn starts_comment(text: &str) -> bool {
+pub(super) fn starts_comment(text: &str) -> bool {
     text.strip_prefix("--").is_some_and(|rest| rest.chars().next().is_none_or(char::is_whitespace))
 }
 
-fn skip_quoted(characters: &mut Peekable<CharIndices<'_>>, quote: char) {
+pub(super) fn skip_quoted(characters: &mut Peekable<CharIndices<'_>>, quote: char) {
     while let Some((_, character)) = characters.next() {
         if character == quote {
             return; // A doubled quote begins the next quoted piece.
@@ -101,7 +143,7 @@ fn skip_quoted(characters: &mut Peekable<CharIndices<'_>>, quote: char) {
     }
 }
 
-fn skip_line(characters: &mut Peekable<CharIndices<'_>>) {
+pub(super) fn skip_line(characters: &mut Peekable<CharIndices<'_>>) {
     for (_, character) in characters.by_ref() {
         if character == '\n' {
             return;
@@ -109,7 +151,7 @@ fn skip_line(characters: &mut Peekable<CharIndices<'_>>) {
     }
 }
 
-fn skip_comment(characters: &mut Peekable<CharIndices<'_>>) {
+pub(super) fn skip_comment(characters: &mut Peekable<CharIndices<'_>>) {
     characters.next();
     let mut star = false;
     for (_, character) in characters.by_ref() {
@@ -160,6 +202,19 @@ mod tests {
             ("select 1", "select 1"),
         ] {
             assert_eq!(with_executed_comments(text), want.replace('·', " "));
+        }
+    }
+
+    #[test]
+    fn names_in_double_quotes() {
+        for (text, want) in [
+            ("select \"id\", 'a\"b' from \"t\"", "select `id`, 'a\"b' from `t`"),
+            (r#"select "a""b", "c`d", "e\f""#, r#"select `a"b`, `c``d`, `e\f`"#),
+            ("select `a\"b` -- \"x\"\n, \"ä\"", "select `a\"b` -- \"x\"\n, `ä`"),
+            ("select 1 /* \"x\" */ # \"y\"", "select 1 /* \"x\" */ # \"y\""),
+            ("select 1", "select 1"),
+        ] {
+            assert_eq!(with_quoted_names(text), want);
         }
     }
 

@@ -144,8 +144,32 @@ pub enum Statement {
     },
     /// `KILL [QUERY|CONNECTION] id`.
     Kill(Kill),
+    /// `PREPARE name FROM 'text'`, where the text may be that of a user variable.
+    Prepare {
+        /// Name of the statement.
+        name: String,
+        /// The text, or a variable with the text.
+        text: Value,
+    },
+    /// `EXECUTE name [USING @a, …]`.
+    Execute {
+        /// Name of the statement.
+        name: String,
+        /// Variables with the values of its placeholders.
+        values: Vec<String>,
+    },
+    /// `DEALLOCATE PREPARE name`, `DROP PREPARE name`.
+    Deallocate(String),
+    /// `DO …`, as a query whose rows are dropped.
+    Do(PassedOn),
+    /// `FLUSH …`, without effect: nothing is kept that the files do not have.
+    Flush,
+    /// `SHOW CREATE DATABASE name`.
+    ShowCreateDatabase(String),
     /// `SHOW WARNINGS`: the warnings of the previous statement.
     ShowWarnings,
+    /// `SHOW COUNT(*) WARNINGS` and `SHOW COUNT(*) ERRORS`, with the variable that has the number.
+    ShowCount(&'static str),
     /// `SHOW [FULL] PROCESSLIST`.
     ShowProcesslist {
         /// `FULL`: shows statements untruncated.
@@ -153,6 +177,30 @@ pub enum Statement {
     },
     /// Any other statement, which the query engine executes.
     PassedOn(PassedOn),
+}
+
+impl Statement {
+    /// Whether clients may prepare this statement, which the query engine does not execute.
+    #[must_use]
+    pub fn can_be_prepared(&self) -> bool {
+        matches!(
+            self,
+            Statement::Set(_)
+                | Statement::SetTransaction
+                | Statement::Kill(_)
+                | Statement::ShowGroups { .. }
+                | Statement::ShowPolicies
+                | Statement::ShowGrants { .. }
+                | Statement::ShowProperty { .. }
+                | Statement::ShowVariables { .. }
+                | Statement::Do(_)
+                | Statement::Flush
+                | Statement::ShowCreateDatabase(_)
+                | Statement::ShowCount(_)
+                | Statement::ShowWarnings
+                | Statement::ShowProcesslist { .. }
+        )
+    }
 }
 
 /// A reference to a group in a statement.

@@ -8,4 +8,5 @@
 mod differential;
 pub(crate) mod drivers;
 mod grammar;
+mod hdfs;
 mod mariadb;

@@ -8,11 +8,13 @@
 
 mod access;
 pub(crate) mod client;
+mod commands;
 mod crowd;
 mod ends;
 mod faults;
 pub mod fixture;
 mod functions;
+mod json;
 mod limits;
 mod logins;
 mod objects;

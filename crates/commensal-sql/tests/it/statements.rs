@@ -233,7 +233,10 @@ fn sessions() {
             (false, "b", text("1")),
         ]),
     );
-    check("set names utf8mb4 collate utf8mb4_bin", &set(&[(false, "names", text("utf8mb4"))]));
+    check(
+        "set names utf8mb4 collate utf8mb4_bin",
+        &set(&[(false, "names", text("utf8mb4")), (false, "collation_connection", text("utf8mb4_bin"))]),
+    );
     check(
         "set character_set_results = NULL",
         &set(&[(false, "character_set_results", Value::Expression("NULL".to_owned()))]),
@@ -280,6 +283,30 @@ fn sessions() {
     check("show variables where variable_name = 'x'", &Statement::ShowVariables { like: None, condition });
     check("", &Statement::Empty);
     check(" ; -- nothing", &Statement::Empty);
+}
+
+#[test]
+fn statements_by_name() {
+    let prepare = |text: Value| Statement::Prepare { name: "s".to_owned(), text };
+    check("prepare s from 'select 1; 2'", &prepare(Value::Text("select 1; 2".to_owned())));
+    check("PREPARE `s` FROM @a", &prepare(Value::Expression("@a".to_owned())));
+    let execute = |values: &[&str]| {
+        let values = values.iter().map(ToString::to_string).collect();
+        Statement::Execute { name: "s".to_owned(), values }
+    };
+    check("execute s", &execute(&[]));
+    check("EXECUTE s USING @a, @b", &execute(&["@a", "@b"]));
+    for text in ["execute s using 1", "execute s using `@a, (select 1)`", "execute s using @@version"] {
+        let error = parse(text).expect_err(text).to_string();
+        assert!(error.contains("expected a user variable"), "{error}");
+    }
+    check("deallocate prepare s", &Statement::Deallocate("s".to_owned()));
+    check("drop prepare s", &Statement::Deallocate("s".to_owned()));
+    let select = "select /*+ SET_VAR(a = 1) */ 2";
+    for text in [format!("do ({select})"), format!("explain format = tree {select}")] {
+        let Ok(Statement::Do(passed) | Statement::PassedOn(passed)) = parse(&text) else { panic!("{text}") };
+        assert_eq!(passed.variables.len(), 1, "{text}");
+    }
 }
 
 #[test]
@@ -340,6 +367,7 @@ fn lists_of_settings_and_transactions() {
         &set(&[
             (false, "autocommit", "1"),
             (false, "names", "utf8mb4"),
+            (false, "collation_connection", "utf8mb4_bin"),
             (false, "sql_mode", "A"),
             (false, "names", "utf8"),
         ]),

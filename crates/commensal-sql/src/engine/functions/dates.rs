@@ -324,7 +324,11 @@ fn units(unit: &str) -> Vec<String> {
 
 /// Adds an interval: `(date, number, unit, sign)`.
 fn moved(of: &[CellValue<'_>]) -> Option<CellValue<'static>> {
-    let (moment, number, unit, sign) = (of[0].moment(), of[1].text().trim(), of[2].text(), of[3].whole());
+    let (number, unit, sign) = (of[1].text().trim(), of[2].text(), of[3].whole());
+    let moment = match &of[0] {
+        CellValue::Text(text) => read_moment(text)?,
+        other => other.moment(),
+    };
     let units = units(unit);
     let (sign, number) = match number.strip_prefix('-') {
         Some(number) => (-sign, number),
@@ -369,10 +373,25 @@ fn moved(of: &[CellValue<'_>]) -> Option<CellValue<'static>> {
     };
     let moved = moved.checked_add_signed(TimeDelta::try_days(days)?)?;
     let moved = moved.checked_add_signed(TimeDelta::microseconds(micros))?;
-    is_date(moved.date()).then_some(match of[0] {
+    is_date(moved.date()).then(|| match &of[0] {
         CellValue::Date(_) => CellValue::Date(moved.date()),
+        CellValue::Text(text) if has_time(text) => moment_text(moved).into(),
+        CellValue::Text(_) => moved.date().to_string().into(),
         _ => CellValue::Moment(moved),
     })
+}
+
+/// Whether the text of a date has a time.
+fn has_time(text: &str) -> bool {
+    let parts: Vec<&str> =
+        text.split(|mark: char| !mark.is_ascii_digit()).filter(|part| !part.is_empty()).collect();
+    parts.len() > 3 || parts.first().is_some_and(|part| part.len() > 8)
+}
+
+/// A date with time as a text, with the fraction of a second if there is one.
+fn moment_text(of: NaiveDateTime) -> String {
+    let fraction = if of.nanosecond() == 0 { "" } else { "%.6f" };
+    of.format(&format!("%Y-%m-%d %H:%M:%S{fraction}")).to_string()
 }
 
 /// The parts of `EXTRACT`, as one number.
@@ -507,9 +526,8 @@ fn add_time(of: &[CellValue<'_>], sign: i64) -> Option<CellValue<'static>> {
         }
         Point::Moment(moment) => {
             let moved = moment.checked_add_signed(TimeDelta::microseconds(by))?;
-            let fraction = if moved.nanosecond() == 0 { "" } else { "%.6f" };
-            let text = || moved.format(&format!("%Y-%m-%d %H:%M:%S{fraction}")).to_string();
-            is_date(moved.date()).then(|| if is_text { text().into() } else { CellValue::Moment(moved) })
+            is_date(moved.date())
+                .then(|| if is_text { moment_text(moved).into() } else { CellValue::Moment(moved) })
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What a function is: its parameters, and how it computes one value from others.
 
 use chrono::{NaiveDate, NaiveDateTime};
+use datafusion::arrow::datatypes::DataType;
 use std::borrow::Cow;
 
 /// What a parameter is, or a result.
@@ -12,9 +13,11 @@ pub enum ArgumentKind {
     Double,
     Date,
     Moment,
-    /// A text or a whole number, as given.
+    /// Bytes, as given, or a text.
+    Raw,
+    /// A text, bytes or a whole number, as given.
     Either,
-    /// A date or a date with time, as given; as a result, of the kind of the first argument.
+    /// A date, a date with time or a text of one of them, as given; as a result, of the kind of the first argument.
     DateOrMoment,
     /// A time without a date: microseconds, of at most 838:59:59 hours.
     Clock,
@@ -40,6 +43,15 @@ impl CellValue<'_> {
         match self {
             CellValue::Text(text) => text,
             _ => "",
+        }
+    }
+
+    /// The bytes of a text, or bytes as they are.
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            CellValue::Text(text) => text.as_bytes(),
+            CellValue::Bytes(bytes) => bytes,
+            _ => &[],
         }
     }
 
@@ -136,4 +148,19 @@ pub const DAYS_TO_1970: i64 = 719_163;
 /// A length as a number.
 pub(super) fn length(of: usize) -> i64 {
     i64::try_from(of).unwrap_or(i64::MAX)
+}
+
+/// Whether values of a type are texts.
+#[must_use]
+pub fn is_text(kind: &DataType) -> bool {
+    matches!(kind, DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View)
+}
+
+/// Whether values of a type are bytes.
+#[must_use]
+pub fn is_bytes(kind: &DataType) -> bool {
+    matches!(
+        kind,
+        DataType::Binary | DataType::LargeBinary | DataType::BinaryView | DataType::FixedSizeBinary(_)
+    )
 }

@@ -1,6 +1,6 @@
 //! Functions of texts.
 
-use super::row::ArgumentKind::{Bytes, Either, Text, Whole};
+use super::row::ArgumentKind::{Bytes, Either, Raw, Text, Whole};
 use super::row::{CellValue, RowFunction, length};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -16,12 +16,10 @@ const LONGEST: usize = 16 << 20;
 const BASE64_LINE: usize = 76;
 
 pub(super) const ROWS: &[RowFunction] = &[
-    RowFunction::new("ascii", &[Text], Whole, |of| Some(i64::from(first_byte(of[0].text())).into())),
-    RowFunction::new("ord", &[Text], Whole, |of| Some(ord(of[0].text()).into())),
-    RowFunction::new("bit_length", &[Text], Whole, |of| Some(length(of[0].text().len() * 8).into())),
-    RowFunction::new("crc32", &[Text], Whole, |of| {
-        Some(i64::from(crc32fast::hash(of[0].text().as_bytes())).into())
-    }),
+    RowFunction::new("ascii", &[Raw], Whole, |of| Some(i64::from(first_byte(of[0].bytes())).into())),
+    RowFunction::new("ord", &[Raw], Whole, |of| Some(ord(&of[0]).into())),
+    RowFunction::new("bit_length", &[Raw], Whole, |of| Some(length(of[0].bytes().len() * 8).into())),
+    RowFunction::new("crc32", &[Raw], Whole, |of| Some(i64::from(crc32fast::hash(of[0].bytes())).into())),
     RowFunction::new("locate", &[Text, Text, Whole], Whole, |of| {
         Some(locate(of[0].text(), of[1].text(), of[2].whole()).into())
     }),
@@ -57,19 +55,19 @@ pub(super) const ROWS: &[RowFunction] = &[
     RowFunction::new("hex", &[Either], Text, |of| {
         Some(match &of[0] {
             CellValue::Whole(number) => format!("{number:X}").into(),
-            text => hex(text.text().as_bytes(), true).into(),
+            other => hex(other.bytes(), true).into(),
         })
     }),
     RowFunction::new("unhex", &[Text], Bytes, |of| unhex(of[0].text()).map(CellValue::Bytes)),
-    RowFunction::new("md5", &[Text], Text, |of| Some(hex(&Md5::digest(of[0].text()), false).into())),
-    RowFunction::new("sha1", &[Text], Text, |of| {
-        Some(hex(&<Sha1 as sha1::Digest>::digest(of[0].text()), false).into())
+    RowFunction::new("md5", &[Raw], Text, |of| Some(hex(&Md5::digest(of[0].bytes()), false).into())),
+    RowFunction::new("sha1", &[Raw], Text, |of| {
+        Some(hex(&<Sha1 as sha1::Digest>::digest(of[0].bytes()), false).into())
     }),
-    RowFunction::new("sha", &[Text], Text, |of| {
-        Some(hex(&<Sha1 as sha1::Digest>::digest(of[0].text()), false).into())
+    RowFunction::new("sha", &[Raw], Text, |of| {
+        Some(hex(&<Sha1 as sha1::Digest>::digest(of[0].bytes()), false).into())
     }),
-    RowFunction::new("sha2", &[Text, Whole], Text, |of| sha2(of[0].text(), of[1].whole())),
-    RowFunction::new("to_base64", &[Text], Text, |of| Some(to_base64(of[0].text()).into())),
+    RowFunction::new("sha2", &[Raw, Whole], Text, |of| sha2(of[0].bytes(), of[1].whole())),
+    RowFunction::new("to_base64", &[Raw], Text, |of| Some(to_base64(of[0].bytes()).into())),
     RowFunction::new("from_base64", &[Text], Bytes, |of| {
         let text: String = of[0].text().split_whitespace().collect();
         STANDARD.decode(text).ok().map(CellValue::Bytes)
@@ -149,14 +147,17 @@ fn lower(text: &str) -> String {
     text.chars().filter_map(|letter| letter.to_lowercase().next()).collect()
 }
 
-fn first_byte(text: &str) -> u8 {
-    text.bytes().next().unwrap_or(0)
+fn first_byte(bytes: &[u8]) -> u8 {
+    bytes.first().copied().unwrap_or(0)
 }
 
 /// The bytes of the first character as one number.
-fn ord(text: &str) -> i64 {
-    let first: String = text.chars().take(1).collect();
-    first.bytes().fold(0, |number, byte| number << 8 | i64::from(byte))
+fn ord(of: &CellValue<'_>) -> i64 {
+    let length = match of {
+        CellValue::Text(text) => text.chars().next().map_or(0, char::len_utf8),
+        _ => 1,
+    };
+    of.bytes().iter().take(length).fold(0, |number, byte| number << 8 | i64::from(*byte))
 }
 
 /// The position of a part from a position on; 0 if it is not there.
@@ -225,19 +226,19 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
     Some(odd.iter().copied().chain(pairs).collect())
 }
 
-fn sha2(text: &str, bits: i64) -> Option<CellValue<'static>> {
+fn sha2(bytes: &[u8], bits: i64) -> Option<CellValue<'static>> {
     let digest = match bits {
-        224 => Sha224::digest(text).to_vec(),
-        0 | 256 => Sha256::digest(text).to_vec(),
-        384 => Sha384::digest(text).to_vec(),
-        512 => Sha512::digest(text).to_vec(),
+        224 => Sha224::digest(bytes).to_vec(),
+        0 | 256 => Sha256::digest(bytes).to_vec(),
+        384 => Sha384::digest(bytes).to_vec(),
+        512 => Sha512::digest(bytes).to_vec(),
         _ => return None,
     };
     Some(hex(&digest, false).into())
 }
 
-fn to_base64(text: &str) -> String {
-    let encoded = STANDARD.encode(text);
+fn to_base64(bytes: &[u8]) -> String {
+    let encoded = STANDARD.encode(bytes);
     let lines: Vec<&str> = (0..encoded.len())
         .step_by(BASE64_LINE)
         .map(|at| &encoded[at..encoded.len().min(at + BASE64_LINE)])

@@ -17,6 +17,7 @@ pub struct Usage {
     unspilled_bytes: AtomicU64,
     memory_waited_ns: AtomicU64,
     cpu_waited_ns: AtomicU64,
+    slept_ns: AtomicU64,
     /// The query's plan, whose counters are read. The plan refers back to the query, so it is dropped when the query is
     /// done.
     plan: Mutex<Option<Arc<dyn ExecutionPlan>>>,
@@ -73,6 +74,17 @@ impl Usage {
     /// Adds a wait for CPU time.
     pub fn add_cpu_waited(&self, waited: Duration) {
         self.cpu_waited_ns.fetch_add(waited.as_nanos() as u64, Relaxed);
+    }
+
+    /// Adds a wait in `SLEEP`.
+    pub fn add_slept(&self, slept: Duration) {
+        self.slept_ns.fetch_add(slept.as_nanos() as u64, Relaxed);
+    }
+
+    /// Returns how long tasks in this process have waited in `SLEEP`.
+    #[must_use]
+    pub fn slept(&self) -> Duration {
+        Duration::from_nanos(self.slept_ns.load(Relaxed))
     }
 
     /// Returns how long tasks in this process have waited for memory, and for CPU time.

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 /// Where answers differ from MariaDB's on purpose, or by a limit that the guide states: a template, and the sentence of the
 /// guide.
-const RULES: [(&str, &str); 28] = [
+const RULES: [(&str, &str); 30] = [
     ("round($1, 1)", DIGITS),
     ("round($1, $2)", DIGITS),
     ("truncate($1, 1)", DIGITS),
@@ -21,6 +21,8 @@ const RULES: [(&str, &str); 28] = [
     ("$1 / $2", "2.5, a DOUBLE"),
     ("unix_timestamp($1)", LATE),
     ("from_unixtime($1, '%H:%i')", LATE),
+    ("convert_tz($1, '+00:00', '-03:30')", LATE),
+    ("convert_tz($1, '+02:00', '+00:00')", LATE),
     ("char(65, 66)", "counted in characters"),
     ("id | $1", SIGNED),
     ("$1 ^ $2", SIGNED),
@@ -42,7 +44,7 @@ const RULES: [(&str, &str); 28] = [
     ("unhex(hex($1))", "counted in characters"),
 ];
 const DIGITS: &str = "a rounded decimal as a text";
-const LATE: &str = "`UNIX_TIMESTAMP` and `FROM_UNIXTIME` go on after 2038";
+const LATE: &str = "`UNIX_TIMESTAMP`, `FROM_UNIXTIME` and `CONVERT_TZ` go on after 2038";
 const NO_DATE: &str = "a text that is not a date is NULL";
 const SIGNED: &str = "64 bits with a sign";
 

@@ -101,7 +101,7 @@ fn a_python_driver_does_it_all() {
 // promise 50
 #[test]
 fn mysqls_own_library_proves_by_its_own_method() {
-    python("mysqls_own_library_proves_by_its_own_method", CONNECTOR, "connector.py", 7);
+    python("mysqls_own_library_proves_by_its_own_method", CONNECTOR, "connector.py", 9);
 }
 
 /// Runs a script with a package against a server, which has to say so often that something is ok.

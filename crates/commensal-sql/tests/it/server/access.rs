@@ -98,7 +98,7 @@ fn secrets_are_not_shown() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("http://{}", silent.local_addr().unwrap());
     let fixture = Fixture::with(commensal_sql::protocol::Limits::default(), |options| {
-        options.s3.0 = vec![endpoint.clone()];
+        options.endpoints.0 = vec![endpoint.clone()];
     });
     let mut root = fixture.root();
     let call = format!(

@@ -62,6 +62,7 @@ pub enum Parameter {
     Double(f64),
     Decimal(String),
     Text(String),
+    Bytes(Vec<u8>),
 }
 
 /// `CLIENT_SSL`.
@@ -234,6 +235,11 @@ impl<S: Read + Write> Client<S> {
                 Parameter::Text(value) => {
                     text(&mut values, value);
                     [253, 0]
+                }
+                Parameter::Bytes(value) => {
+                    values.push(u8::try_from(value.len()).unwrap());
+                    values.extend(value);
+                    [252, 0]
                 }
             });
         }

@@ -68,7 +68,7 @@ impl Fixture {
             writable: false,
             groups: None,
             spill: folder.path().to_owned(),
-            s3: Allowed::default(),
+            endpoints: Allowed::default(),
             memory: Some(MEMORY),
             cpus: CPUS,
             workers: None,

@@ -15,8 +15,39 @@ fn functions_have_mysqls_values() {
 }
 
 /// Expressions over one row, and their values.
-const VALUES: [(&str, &str); 202] = [
+const VALUES: [(&str, &str); 233] = [
     ("locate('b', s, 3)", "0"),
+    ("current_user", "root@%"),
+    ("current_user()", "root@%"),
+    ("cast(i as char character set utf8mb4)", "7"),
+    ("convert(s, char(2) character set utf8mb4)", "ab"),
+    ("length(cast(u as char charset utf8mb4))", "7"),
+    ("now(6) >= now()", "1"),
+    ("microsecond(now(0))", "0"),
+    ("microsecond(now(2)) % 10000", "0"),
+    ("microsecond(sysdate(5)) % 10", "0"),
+    ("current_timestamp(3) >= utc_timestamp", "1"),
+    ("utc_date = curdate()", "1"),
+    ("curtime(3) >= curtime()", "1"),
+    ("convert_tz('2024-02-29 12:00:00', '+00:00', '+05:30')", "2024-02-29 17:30:00"),
+    ("convert_tz(dt, '+01:00', 'SYSTEM')", "2024-02-28 23:59:50"),
+    ("convert_tz(dt, 'UTC', 'Nowhere')", "NULL"),
+    ("convert_tz('no date', '+00:00', '+01:00')", "NULL"),
+    ("adddate('2024-1-01', 1)", "2024-01-02"),
+    ("adddate('2024-1-01', interval 1 month)", "2024-02-01"),
+    ("adddate(concat('2024-1-0', z + 1), 1)", "2024-01-02"),
+    ("adddate(concat('2024-1-01 1:', i), interval 1 day)", "2024-01-02 01:07:00"),
+    ("subdate(concat(s, 1), 1)", "NULL"),
+    ("adddate(20240229, 1)", "2024-03-01"),
+    ("length(x'00ff61')", "3"),
+    ("octet_length(unhex('00ff'))", "2"),
+    ("length(i + 10)", "2"),
+    ("length(n)", "NULL"),
+    ("hex(x'00ff')", "00FF"),
+    ("hex(unhex('ff00'))", "FF00"),
+    ("md5(x'ff')", "00594fd4f42ba43fc1ca0427a0576295"),
+    ("to_base64(x'fffe')", "//4="),
+    ("bit_length(x'fffe') + ascii(x'ff') + ord(x'fffe')", "526"),
     ("hour(20240101101112)", "10"),
     ("cast('20240229' as date)", "2024-02-29"),
     ("cast('2024/2/9' as date)", "2024-02-09"),
@@ -435,6 +466,21 @@ fn times_without_a_date() {
         let answer = client.query(&format!("select {sql} from t"));
         assert_eq!(answer.rows(), [[want]], "{sql}");
     }
+    // A column of times of day.
+    for (sql, want) in [
+        ("x = '10:11:12'", "1"),
+        ("x = time '10:11:12'", "1"),
+        ("'9:00' < x", "1"),
+        ("x >= '10:11:13'", "0"),
+        ("x = 101112", "1"),
+        ("x between '10:00:00' and time '11:00:00'", "1"),
+        ("x not in ('10:11:12', time '01:00:00')", "0"),
+        ("x <=> null", "0"),
+        ("if(x > '09:00', x, time '01:00:00')", "10:11:12"),
+    ] {
+        let day = "select arrow_cast('10:11:12', 'Time64(Microsecond)') as x from t";
+        assert_eq!(client.query(&format!("select {sql} from ({day}) q")).cell(), want, "{sql}");
+    }
     let (id, _) = client.prepare("select time '-25:30:00', sec_to_time(360000)").unwrap().unwrap();
     assert_eq!(client.execute(id, &[]).unwrap().unwrap(), 1);
 }
@@ -598,6 +644,9 @@ fn values_of_prepared_statements_are_literals() {
         let want = client.query(&of(&literal)).rows();
         assert_eq!(client.prepared(&of(sql), &values).rows(), want, "{sql}");
     }
+    let values = [Parameter::Bytes(vec![0, 0xff]), text("a")];
+    let bytes = client.prepared("select concat(length(?), hex(?))", &values);
+    assert_eq!(bytes.rows(), [["261"]]);
     let rows =
         client.prepared("select i from t where s = ? limit ?, ?", &[text("xabcx"), Whole(0), text("5")]);
     assert_eq!(rows.rows(), [["7"]]);

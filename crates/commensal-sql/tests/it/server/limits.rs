@@ -110,6 +110,41 @@ fn slow_queries_are_listed_with_their_waits() {
     );
 }
 
+/// SLEEP waits without a thread of the group, of which there are fewer than queries that sleep here.
+#[test]
+fn queries_sleep() {
+    let fixture = Fixture::new();
+    fixture.csv("t.csv", "id\n1\n2\n");
+    let mut root = fixture.root();
+    for (sql, want) in [
+        ("select sleep(0)", vec!["0"]),
+        ("select sleep(null)", vec!["0"]),
+        ("select sleep(-1)", vec!["0"]),
+        ("select sleep('0.001')", vec!["0"]),
+        ("select sleep(0.001) + id from t order by id", vec!["1", "2"]),
+        ("select id from t where sleep(0.001) = 0 order by id", vec!["1", "2"]),
+        ("select sum(sleep(0.001)) from t", vec!["0"]),
+    ] {
+        assert_eq!(root.query(sql).rows().concat(), want, "{sql}");
+    }
+    assert!(matches!(root.query("do sleep(0)"), Answer::Ok));
+    let mut sleepers: Vec<Client> = (0..20).map(|_| fixture.root()).collect();
+    sleepers.iter_mut().for_each(|client| client.ask("select sleep(100000), sleep(100000) from t").unwrap());
+    eventually("all sleep", || fixture.engine.queries.all().len() == sleepers.len());
+    assert_eq!(root.query("select count(*) from t").cell(), "2");
+    for client in &mut sleepers {
+        root.all(&[&format!("kill query {}", client.id)]);
+        assert_eq!(client.answer().unwrap().error(), "query is cancelled");
+    }
+    let mut late = fixture.root();
+    late.all(&["set max_execution_time = 50"]);
+    assert!(matches!(late.query("select sleep(100000) from t"), Answer::Err(3024, _)));
+    late.all(&["set max_execution_time = 0, long_query_time = 0", "select sleep(0.05), 'counted'"]);
+    let slept = "select sleep_ms >= 50 from information_schema.slow_queries where statement like '%counted%'";
+    assert_eq!(root.query(slept).cell(), "1");
+    eventually("nobody sleeps", || fixture.is_quiet());
+}
+
 // promise 47
 #[test]
 fn a_query_can_be_killed_while_it_waits() {

@@ -104,7 +104,7 @@ fn answers(client: &mut Client, endpoint: &str) {
 }
 
 fn allowing(endpoint: String) -> Fixture {
-    Fixture::with(Limits::default(), move |options| options.s3.0 = vec![endpoint])
+    Fixture::with(Limits::default(), move |options| options.endpoints.0 = vec![endpoint])
 }
 
 // promise 51

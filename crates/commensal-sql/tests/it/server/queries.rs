@@ -125,7 +125,8 @@ fn what_is_not_enforced_is_said() {
     client.all(&["alter workload group g properties('write_buffer_ratio'='8')", "select 1"]);
     assert!(said(&mut client).is_empty(), "they are of the last statement");
     for (set, warnings) in [
-        ("set time_zone = '+02:00', sql_mode = 'ANSI_QUOTES,STRICT_TRANS_TABLES'", 2),
+        ("set time_zone = '+02:00', sql_mode = 'PIPES_AS_CONCAT,STRICT_TRANS_TABLES'", 2),
+        ("set time_zone = '+00:00', sql_mode = 'ANSI_QUOTES'", 0),
         ("set time_zone = '+00:00', sql_mode = 'STRICT_TRANS_TABLES'", 0),
         ("set sql_mode = concat(@@sql_mode, ',ANSI')", 1),
         ("set autocommit = 1", 0),
@@ -136,6 +137,30 @@ fn what_is_not_enforced_is_said() {
     client.all(&["alter workload group g properties('write_buffer_ratio'='9')"]);
     client.query("alter nonsense").error();
     assert!(said(&mut client).is_empty(), "a statement that is refused is the last one too");
+}
+
+/// With `ANSI_QUOTES`, double quotes are around names.
+#[test]
+fn names_in_double_quotes() {
+    let fixture = Fixture::new();
+    fixture.csv("t.csv", "id,n\n7,x\n");
+    let mut client = fixture.root();
+    assert_eq!(client.query("select \"id\" from t").cell(), "id");
+    client.all(&["set sql_mode = 'ANSI_QUOTES'"]);
+    for (sql, want) in [
+        ("select \"id\" from \"t\"", "7"),
+        ("select \"t\".\"n\" from t where n = 'x'", "x"),
+        ("select 'a\"b'", "a\"b"),
+        ("select \"a\"\"b\" from (select 1 as `a\"b`) q", "1"),
+    ] {
+        assert_eq!(client.query(sql).cell(), want, "{sql}");
+        assert_eq!(client.prepared(sql, &[]).cell(), want, "{sql}");
+    }
+    assert!(matches!(client.query("select \"nothing\" from t"), Answer::Err(1054, _)));
+    client.all(&["prepare p from 'select \"id\" from t'"]);
+    assert_eq!(client.query("execute p").cell(), "7");
+    client.all(&["set sql_mode = default"]);
+    assert_eq!(client.query("select \"id\" from t").cell(), "id");
 }
 
 #[test]
@@ -225,6 +250,12 @@ fn errors_say_what_is_wrong() {
             1227,
             "--s3-endpoint",
         ),
+        (
+            "select * from hdfs(\"uri\" = \"hdfs://127.0.0.1:1/k.csv\", \"hadoop.username\" = \"a\")",
+            1227,
+            "--hdfs-endpoint",
+        ),
+        ("select * from hdfs(\"uri\" = \"hdfs:///k.csv\", \"hadoop.username\" = \"a\")", 1105, "name node"),
         ("select * from local(1)", 1105, "pairs"),
         ("select 1; select 2", 1064, "end of the statement"),
         ("select cast('x' as int)", 1105, "x"),
@@ -246,6 +277,26 @@ fn functions_are_described() {
     let answer = client.query("DESC FUNCTION local(\"file_path\" = \"c.csv\")");
     let columns: Vec<_> = answer.rows().into_iter().map(|row| (row[0].clone(), row[1].clone())).collect();
     assert_eq!(columns, [("id".to_owned(), "bigint".to_owned()), ("name".to_owned(), "text".to_owned())]);
+}
+
+#[test]
+fn folders_give_columns() {
+    let fixture = Fixture::new();
+    for (city, rows) in [("Ulm", "1\n2\n"), ("Bonn", "3\n")] {
+        let folder = fixture.data().join("stays").join(format!("city={city}"));
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("1.csv"), format!("nights\n{rows}")).unwrap();
+    }
+    let mut client = fixture.root();
+    let stays = "local(\"file_path\" = \"stays/\", \"format\" = \"csv_with_names\", \"column_separator\" = \",\", \
+                 \"Path_Partition_Keys\" = \"city\")";
+    let rows =
+        client.query(&format!("select city, sum(nights) from {stays} group by city order by city")).rows();
+    assert_eq!(rows, [["Bonn", "3"], ["Ulm", "3"]]);
+    let sql = format!("select max(nights) from {stays} where city = 'Ulm'");
+    assert_eq!(client.query(&sql).cell(), "2");
+    let described = client.query(&format!("desc function {stays}")).rows();
+    assert_eq!(described.iter().map(|row| row[0].as_str()).collect::<Vec<_>>(), ["nights", "city"]);
 }
 
 #[test]
@@ -456,6 +507,8 @@ fn names_of_columns_have_no_case() {
         ("select count(*) as N from t group by ID having n > 0 order by n limit 1", "1"),
         ("select x.SUMME from (select sum(wert) as Summe from t) x", "30"),
         ("select summe from (select sum(wert) as Summe from t) x", "30"),
+        ("select ID + 1 as Id from (select max(id) as ID from t) x", "3"),
+        ("select ID + 1 as ID from t where ID = 2", "3"),
         ("with c(Eins) as (select 1) select EINS from c", "1"),
         ("select d.zwei from (select 2) as d(Zwei)", "2"),
         ("select t.Wert from t join u on t.id = u.id", "20"),

@@ -1,4 +1,4 @@
-//! `S3(...)`: a store on loopback that answers as S3 does, or does not.
+//! `S3(...)`: a store on loopback that answers as S3 does, or does not; `HDFS(...)`: a name node that does not.
 
 use crate::server::client::Answer;
 use crate::server::fixture::{Fixture, eventually};
@@ -117,7 +117,7 @@ fn serve(object: &Object, mut stream: TcpStream) {
 
 fn fixture(bucket: &Bucket) -> Fixture {
     let address = bucket.address.clone();
-    Fixture::with(Limits::default(), move |options| options.s3.0 = vec![address])
+    Fixture::with(Limits::default(), move |options| options.endpoints.0 = vec![address])
 }
 
 #[test]
@@ -148,6 +148,37 @@ fn half_an_object_is_no_result() {
     client.all(&["set query_timeout = 5"]);
     let answer = client.query(&format!("select count(*) from {}", bucket.call("cut.csv")));
     assert!(matches!(answer, Answer::Err(..)), "{answer:?}");
+}
+
+/// Reads what a client has sent to a name node, up to the name of a call.
+fn asked(stream: &mut TcpStream, call: &str) {
+    let mut sent = Vec::new();
+    while !sent.windows(call.len()).any(|part| part == call.as_bytes()) {
+        let mut part = [0; 4096];
+        let size = stream.read(&mut part).unwrap();
+        assert!(size > 0, "no {call} in {}", String::from_utf8_lossy(&sent));
+        sent.extend_from_slice(&part[..size]);
+    }
+}
+
+#[test]
+fn a_name_node_that_never_answers_has_one_connection() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("hdfs://{}", silent.local_addr().unwrap());
+    let options = endpoint.clone();
+    let fixture = Fixture::with(Limits::default(), move |given| given.endpoints.0 = vec![options]);
+    let call = format!("hdfs(\"uri\" = \"{endpoint}/t/k.csv\", \"hadoop.username\" = \"ann\")");
+    let mut client = fixture.root();
+    let mut connection = None;
+    for _ in 0..3 {
+        client.ask(&format!("select * from {call}")).unwrap();
+        asked(connection.get_or_insert_with(|| silent.accept().unwrap().0), "getFileInfo");
+        fixture.root().all(&[&format!("kill query {}", client.id)]);
+        assert_eq!(client.answer().unwrap().error(), "query is cancelled");
+    }
+    silent.set_nonblocking(true).unwrap();
+    assert!(silent.accept().is_err(), "a statement has opened another connection");
+    eventually("nothing is left", || fixture.is_quiet());
 }
 
 mod measure {

@@ -44,6 +44,35 @@ def prepared():
     connection.close()
 
 
+def asked(connection, sql):
+    cursor = connection.cursor()
+    cursor.execute(sql)
+    return cursor.fetchall()
+
+
+def session(pure):
+    """Compression, character sets, the state of the session, and another user over the same connection."""
+    connection = connect("root", "", pure, compress=True, **PLAIN)
+    assert asked(connection, "select repeat('ä', 70000)") == [("ä" * 70000,)]
+    assert asked(connection, "show status like 'Ssl_cipher'")[0][1] == ""
+    assert connection.cmd_statistics()["Threads"] == 1
+    asked(connection, "select 1")
+    connection.start_transaction()
+    assert connection.in_transaction
+    connection.rollback()
+    assert not connection.in_transaction
+    connection.cmd_change_user("jack", "geheim", "main")
+    assert asked(connection, "select user() like 'jack@%'") == [(1,)]
+    connection.cmd_reset_connection()
+    connection.close()
+    connection = connect(pure=pure, **ENCRYPTED)
+    assert asked(connection, "show status like 'Ssl_cipher'")[0][1]
+    connection.close()
+    connection = connect("root", "", pure, charset="latin1", use_unicode=True, **PLAIN)
+    assert asked(connection, "select 'ä€', char_length('ä€')") == [("ä€", 2)]
+    connection.close()
+
+
 for pure in (False, True):
     for more in (PLAIN, ENCRYPTED):
         logs_in(pure, more)
@@ -55,3 +84,6 @@ refused(pure=True, **ENCRYPTED)
 print("ok refused")
 prepared()
 print("ok prepared")
+for pure in (False, True):
+    session(pure)
+    print("ok session", "pure" if pure else "C")

@@ -71,7 +71,7 @@ def values(connection):
 def session(connection):
     """Names, databases, transactions, pings."""
     query(connection, "set names utf8mb4 collate utf8mb4_general_ci")
-    fails(1105, lambda: connect(charset="latin1"))
+    fails(1115, lambda: connect(charset="koi8r"))
     connection.autocommit(True)
     assert connection.get_autocommit()
     same(query(connection, "select @@autocommit"), ((1,),))
