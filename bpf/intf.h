@@ -100,6 +100,8 @@ struct cpu_state {
 	u32 tgid, last_tgid;	/* process on the CPU, and process blamed last; 0 unless it is of CLASS_OTHER */
 	u64 switches;		/* the kernel's own number of switches here, at the last one that it reported; 0: unknown */
 	u64 queued;		/* when an online thread was queued here last */
+	u64 waiting_since;	/* since when there have been waiters all the time */
+	u64 found_idle;		/* when a wake-up found it idle first, if the kernel has not reported that switch */
 };
 
 /* Counters for online threads, per CPU; in ns if the name says so. */

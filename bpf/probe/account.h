@@ -98,6 +98,27 @@ static __always_inline u64 time_of_switch(struct cpu_state *c, struct task_struc
 	return time_of(c, clock);
 }
 
+/*
+ * Whether the CPU that `p` is queued on idles, under the lock of its run queue. If the kernel has not reported the switch to the idle
+ * task, notes that it has been seen.
+ */
+static __always_inline bool idles(struct cpu_state *c, struct task_struct *p, u64 now)
+{
+	struct task_struct *curr;
+
+	if (c->tenant == CLASS_IDLE)
+		return true;
+	if (!bpf_core_field_exists(p->se.cfs_rq) || !bpf_core_field_exists(p->se.cfs_rq->rq))
+		return false;
+	curr = p->se.cfs_rq->rq->curr;
+	/* It always is somebody, but a verifier that knows of __rcu asks. */
+	if (!curr || curr->pid)
+		return false;
+	if (c->found_idle <= c->tenure)
+		c->found_idle = now;
+	return true;
+}
+
 /* Number of switches of the run queue that `p` is on, by the kernel's own account; 0 if it cannot be read. */
 static __always_inline u64 switches_of(struct task_struct *p)
 {
@@ -141,6 +162,14 @@ static __noinline u32 look_up(struct cgroup *cgroup)
 		cgroup = BPF_CORE_READ(cgroup, self.parent, cgroup);
 	}
 	return CLASS_OTHER;
+}
+
+/* Adds a task to the waiters of a CPU. */
+static __always_inline void count_waiter(struct cpu_state *c, u64 now)
+{
+	/* Returns the old value. */
+	if (__sync_fetch_and_add(&c->waiters, 1) <= 0)
+		c->waiting_since = now;
 }
 
 /* Removes a task from the waiters of its CPU; returns the CPU if no other thread waits there. */
@@ -509,7 +538,10 @@ static __always_inline void set_right(struct cpu_state *c, u64 now, struct total
 	if (!since)
 		return;
 	c->inversion = 0;
-	ns = now > since ? now - since : 0;
+	/* OFFLINE had left before it began, which the kernel had not reported. */
+	if (now <= since)
+		return;
+	ns = now - since;
 	t->inversion_ns += ns;
 	t->inversions++;
 	if (escaped)
@@ -751,7 +783,7 @@ static __noinline int resume(struct task_struct *p, struct task_state *task, u32
 	task->parts = 0;
 	copy_base(c, task->copy);
 	if (!__sync_val_compare_and_swap(&task->counted, 0, cpu + 1))
-		__sync_fetch_and_add(&c->waiters, 1);
+		count_waiter(c, control.from_ns);
 	return 0;
 }
 
@@ -766,7 +798,7 @@ __noinline int queue(struct task_state *task, u32 cpu, struct cpu_state *c, u64 
 	task->since = c->queued = now;
 	task->parts = 0;
 	copy(c, now, task->copy, t);
-	__sync_fetch_and_add(&c->waiters, 1);
+	count_waiter(c, now);
 	task->counted = cpu + 1;
 	if (c->tenant == CLASS_OFFLINE && task->state >= WOKEN)
 		invert(c, now, 1);

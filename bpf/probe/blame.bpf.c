@@ -109,8 +109,9 @@ static __noinline int keep(struct cpu_state *c, u32 cpu, struct tenure *ended)
 
 /*
  * The kernel has not reported the switch that brought the task which leaves the CPU now. Its own account says when that was. Until
- * then, somebody unknown may have had the CPU, unless only one switch is missing: that from the task before to this one. Returns whether
- * the task waited until then, which `arrive` accounts.
+ * then, somebody unknown may have had the CPU, unless only one switch is missing: that from the task before to this one. The idle task
+ * has no such account: if it leaves, it is only known to have been there since a wake-up found it. Returns whether the task waited until
+ * then, which `arrive` accounts.
  */
 static __noinline bool catch_up(struct cpu_state *c, u32 cpu, struct task_struct *p, bool direct)
 {
@@ -119,26 +120,29 @@ static __noinline bool catch_up(struct cpu_state *c, u32 cpu, struct task_struct
 	struct task_state *task = 0;
 	u32 class = CLASS_KERNEL, was;
 	u64 now, at, hidden, over;
-	bool waits, known;
+	bool waits, known, idle = !p->pid;
 
 	if (!c || !t || !a)
 		return false;
 	was = c->class;
 	now = at = time_of(c, clock_of(p));
-	/* The idle task has no such account. */
-	known = has_account(p) && p->pid;
+	known = idle ? direct && c->found_idle > c->tenure : has_account(p);
 	if (known)
-		at = at_most(arrival_of(p, c), now);
+		at = at_most(idle ? c->found_idle : arrival_of(p, c), now);
 	at = larger(at, c->tenure);
-	if (c->waiters > 0 && !direct) {
-		hidden = (at - c->tenure) * c->waiters;
+	if (c->waiters > 0 && (idle || !direct)) {
+		hidden = less(at, larger(c->tenure, c->waiting_since)) * c->waiters;
 		t->hidden_ns += hidden;
 		if (c->tenant == CLASS_OFFLINE)
 			t->hidden_offline_ns += hidden;
 	}
 	if (!known)
 		return false;
-	if (!(p->flags & PF_KTHREAD)) {
+	if (idle) {
+		class = CLASS_IDLE;
+		/* Interrupts since then, such as that of the wake-up, keep what they have got. */
+		at = larger(at, c->since);
+	} else if (!(p->flags & PF_KTHREAD)) {
 		task = bpf_task_storage_get(&tasks, p, 0, 0);
 		class = task ? class_of(p, task) : CLASS_OTHER;
 	}
@@ -363,11 +367,11 @@ static __always_inline int woken(struct task_struct *p, bool new)
 	if (task->state >= RUNNABLE)
 		return 0;
 	t->wakes++;
-	if (c->tenant != CLASS_IDLE && c->tenant != CLASS_OFFLINE && offline_cpus) {
+	now = time_of(c, c->wakeup);
+	if (!idles(c, p, now) && c->tenant != CLASS_OFFLINE && offline_cpus) {
 		how = DISPLACED;
 		t->displaced++;
 	}
-	now = time_of(c, c->wakeup);
 	if (task->state == UNSEEN) {
 		begin(task, now);
 		note_run(p, task);
@@ -428,7 +432,7 @@ int BPF_PROG(on_migrate, struct task_struct *p, int to)
 		if (last)
 			set_right(last, now, t, true);
 		task->counted = to + 1;
-		__sync_fetch_and_add(&d->waiters, 1);
+		count_waiter(d, now);
 		if (d->tenant == CLASS_OFFLINE)
 			invert(d, now, 0);
 	}

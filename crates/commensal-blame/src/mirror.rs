@@ -139,6 +139,10 @@ mirror! {
         switches: u64,
         /// Time at which a target's thread was queued on this CPU last (ns).
         queued: u64,
+        /// Time since which threads of targets have been queued on this CPU without a break (ns).
+        waiting_since: u64,
+        /// Time at which a wake-up first found this CPU idle although the kernel had not reported that switch (ns).
+        found_idle: u64,
     }
 
     /// Key of the map of commands: a process that held the CPU, and the target that waited.

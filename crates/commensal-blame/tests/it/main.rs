@@ -6,3 +6,4 @@
 
 mod guest;
 mod measure;
+mod replay;

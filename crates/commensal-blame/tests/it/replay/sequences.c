@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* Sequences of events, and what the probe has to make of them. */
+#include "played.h"
+
+/* An online thread is preempted, waits, and gets its CPU back; then it sleeps and is woken on an idle CPU. */
+static void all_is_reported(void)
+{
+	wake(&web, 0);
+	pass(10 * US);
+	give(0, &web, false, REPORTED);
+	pass(2 * MS);
+	wake(&desk, 0);
+	give(0, &desk, true, REPORTED);
+	pass(3 * MS);
+	give(0, &web, false, REPORTED);
+	pass(1 * MS);
+	give(0, &idle[0], false, REPORTED);
+	pass(100 * MS);
+	wake(&web, 0);
+	pass(20 * US);
+	give(0, &web, false, REPORTED);
+	is("wait behind desk", blamed(CLASS_OTHER, DESK), 3 * MS);
+	is("wait on an idle CPU", SUM(wait[CLASS_IDLE]), 30 * US);
+	is("run", web.state.run, 3 * MS);
+	is("slept", web.state.slept, 101 * MS);
+	is("hidden", SUM(hidden_ns), 0);
+	is("missed", SUM(missed), 0);
+}
+
+/* The CPU goes idle without a report; a thread that is woken there waits for nobody. */
+static void goes_idle_hidden(struct played *before)
+{
+	wake(before, 0);
+	give(0, before, false, REPORTED);
+	pass(1 * MS);
+	give(0, &idle[0], false, HIDDEN);
+	pass(500 * MS);
+}
+
+static void woken_where_idle_is_hidden(void)
+{
+	/* Offline work elsewhere: the thread does not queue behind another task while that runs. */
+	wake(&etl, 1);
+	give(1, &etl, false, REPORTED);
+	goes_idle_hidden(&desk);
+	wake(&web, 0);
+	pass(50 * US);
+	give(0, &web, false, REPORTED);
+	is("wait on an idle CPU", SUM(wait[CLASS_IDLE]), 50 * US);
+	is("wait behind others", SUM(wait[CLASS_OTHER]), 0);
+	is("displaced", SUM(displaced), 0);
+	is("hidden", SUM(hidden_ns), 0);
+	is("missed", SUM(missed), 1);
+}
+
+static void woken_by_an_interrupt_where_idle_is_hidden(void)
+{
+	goes_idle_hidden(&desk);
+	here = 0;
+	on_irq_entry();
+	pass(5 * US);
+	wake(&web, 0);
+	pass(7 * US);
+	here = 0;
+	on_irq_exit();
+	pass(40 * US);
+	give(0, &web, false, REPORTED);
+	is("wait for the interrupt", SUM(wait[CLASS_IRQ]), 7 * US);
+	is("wait on an idle CPU", SUM(wait[CLASS_IDLE]), 40 * US);
+	is("wait behind others", SUM(wait[CLASS_OTHER]), 0);
+	is("hidden", SUM(hidden_ns), 0);
+}
+
+static void two_are_woken_where_idle_is_hidden(void)
+{
+	goes_idle_hidden(&desk);
+	wake(&web, 0);
+	wake(&web2, 0);
+	pass(50 * US);
+	give(0, &web, false, REPORTED);
+	pass(1 * MS);
+	give(0, &web2, false, REPORTED);
+	is("wait on an idle CPU", SUM(wait[CLASS_IDLE]), 100 * US);
+	is("wait for each other", SUM(wait[CLASS_ONLINE]), 1 * MS);
+	is("wait behind others", SUM(wait[CLASS_OTHER]), 0);
+	is("hidden", SUM(hidden_ns), 0);
+}
+
+static void woken_where_offline_work_has_left_hidden(void)
+{
+	u64 delays = 0;
+
+	goes_idle_hidden(&etl);
+	wake(&web, 0);
+	pass(50 * US);
+	give(0, &web, false, REPORTED);
+	for (int i = 0; i < SLOTS; i++)
+		delays += delays_of[0].preempt[i];
+	is("wait on an idle CPU", SUM(wait[CLASS_IDLE]), 50 * US);
+	is("wait behind offline work", SUM(wait[CLASS_OFFLINE]), 0);
+	is("delays by offline work", delays, 0);
+	is("inversions", SUM(inversions), 0);
+	is("CPUs with offline work", offline_cpus, 0);
+}
+
+/* A thread that its own quota holds back stays queued while its CPU goes idle. */
+static void throttled(struct played *before, enum reported reported)
+{
+	wake(&web, 0);
+	give(0, &web, false, REPORTED);
+	pass(2 * MS);
+	wake(before, 0);
+	give(0, before, true, REPORTED);
+	pass(1 * MS);
+	give(0, &idle[0], false, reported);
+	pass(49 * MS);
+	give(0, &web, false, REPORTED);
+	is("all waits", web.state.waited, 50 * MS);
+}
+
+static void throttled_while_idle_is_reported(void)
+{
+	throttled(&desk, REPORTED);
+	is("wait behind desk", blamed(CLASS_OTHER, DESK), 1 * MS);
+	is("wait on an idle CPU", SUM(wait[CLASS_IDLE]), 49 * MS);
+	is("hidden", SUM(hidden_ns), 0);
+}
+
+/* Nobody knows when the CPU went idle: what is said of the whole time is uncertain. */
+static void throttled_while_idle_is_hidden(void)
+{
+	throttled(&desk, HIDDEN);
+	is("hidden", SUM(hidden_ns), 50 * MS);
+	is("hidden behind offline work", SUM(hidden_offline_ns), 0);
+}
+
+static void throttled_while_offline_work_leaves_hidden(void)
+{
+	throttled(&etl, HIDDEN);
+	is("hidden", SUM(hidden_ns), 50 * MS);
+	is("hidden behind offline work", SUM(hidden_offline_ns), 50 * MS);
+}
+
+/* One hidden switch, to the thread that waits: all is known. */
+static void a_hidden_arrival(void)
+{
+	wake(&web, 0);
+	give(0, &web, false, REPORTED);
+	pass(2 * MS);
+	wake(&desk, 0);
+	give(0, &desk, true, REPORTED);
+	pass(3 * MS);
+	give(0, &web, false, HIDDEN);
+	pass(4 * MS);
+	give(0, &idle[0], false, REPORTED);
+	is("wait behind desk", blamed(CLASS_OTHER, DESK), 3 * MS);
+	is("run", web.state.run, 6 * MS);
+	is("hidden", SUM(hidden_ns), 0);
+}
+
+static struct {
+	char *name;
+	void (*play)(void);
+} sequences[] = {
+#define SEQUENCE(name) { #name, name }
+	SEQUENCE(all_is_reported),
+	SEQUENCE(woken_where_idle_is_hidden),
+	SEQUENCE(woken_by_an_interrupt_where_idle_is_hidden),
+	SEQUENCE(two_are_woken_where_idle_is_hidden),
+	SEQUENCE(woken_where_offline_work_has_left_hidden),
+	SEQUENCE(throttled_while_idle_is_reported),
+	SEQUENCE(throttled_while_idle_is_hidden),
+	SEQUENCE(throttled_while_offline_work_leaves_hidden),
+	SEQUENCE(a_hidden_arrival),
+};
+
+/* Plays one sequence, or lists them all. */
+int main(int count, char **arguments)
+{
+	for (int i = 0; i < (int)(sizeof(sequences) / sizeof(sequences[0])); i++) {
+		if (count < 2) {
+			printf("%s\n", sequences[i].name);
+		} else if (!strcmp(sequences[i].name, arguments[1])) {
+			boot();
+			start();
+			pass(1 * MS);
+			sequences[i].play();
+		}
+	}
+	return failures > 0;
+}
