@@ -755,10 +755,10 @@ static __noinline int lose(struct task_struct *p, struct task_state *task, u64 n
 	return 0;
 }
 
-/* Whether a task has run since its state began, by the kernel's own account. */
-static __always_inline bool has_run(struct task_struct *p, struct task_state *task)
+/* Whether a task has run for longer than this since its state began, by the kernel's own account. */
+static __always_inline bool has_run(struct task_struct *p, struct task_state *task, u64 ns)
 {
-	return has_account(p) && p->se.sum_exec_runtime != task->ran;
+	return has_account(p) && p->se.sum_exec_runtime - task->ran > ns;
 }
 
 /*
@@ -951,12 +951,16 @@ static __always_inline void compare(struct task_struct *p, struct task_state *ta
 	task->check = 2;
 }
 
+/* Whether a task sleeps though it is still in a run queue: since 6.12, some stay there until it is their turn. */
+static __always_inline bool is_delayed(struct task_struct *p)
+{
+	return bpf_core_field_exists(p->se.sched_delayed) && p->se.sched_delayed;
+}
+
 /* Not by prev_state: it exists only since 5.18, and says sleep for a task that a signal keeps queued. */
 static __always_inline bool is_queued(struct task_struct *p)
 {
-	if (p->on_rq != 1)
-		return false;
-	return !bpf_core_field_exists(p->se.sched_delayed) || !p->se.sched_delayed;
+	return p->on_rq == 1 && !is_delayed(p);
 }
 
 /* Accounts that an online task leaves the CPU. */

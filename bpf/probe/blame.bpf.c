@@ -107,6 +107,9 @@ static __noinline int keep(struct cpu_state *c, u32 cpu, struct tenure *ended)
 	return 0;
 }
 
+/* The clock of the run queue and CLOCK_MONOTONIC are compared only now and then (ns). */
+#define CLOCKS_APART 20000
+
 /*
  * The kernel has not reported the switch that brought the task which leaves the CPU now. Its own account says when that was. Until
  * then, somebody unknown may have had the CPU, unless only one switch is missing: that from the task before to this one. The idle task
@@ -148,7 +151,9 @@ static __noinline bool catch_up(struct cpu_state *c, u32 cpu, struct task_struct
 	}
 	if (task && KIND(class) == CLASS_ONLINE && task->state == UNSEEN && task->from_start)
 		resume(p, task, task->counted ? RUNNABLE : RUNNING, cpu, c);
-	waits = task && KIND(class) == CLASS_ONLINE && task->state >= RUNNABLE && task->cpu == cpu;
+	/* One that has run before that, too, has not waited all the time. */
+	waits = task && KIND(class) == CLASS_ONLINE && task->state >= RUNNABLE && task->cpu == cpu &&
+		!has_run(p, task, less(now, at) + CLOCKS_APART);
 	a->ended.from = c->tenure;
 	a->ended.to = at;
 	a->ended.net = at - c->tenure > c->in_irq ? at - c->tenure - c->in_irq : 0;
@@ -214,8 +219,7 @@ static __noinline bool came_late(struct cpu_state *c, struct task_struct *p)
 	if (!c || !has_account(p) || !p->pid)
 		return false;
 	time_of(c, clock_of(p));
-	/* The two clocks are compared only now and then. */
-	return arrival_of(p, c) > control.from_ns + 20000;
+	return arrival_of(p, c) > control.from_ns + CLOCKS_APART;
 }
 
 SEC("tp_btf/sched_switch")
@@ -307,7 +311,7 @@ int BPF_PROG(blame_switch, bool preempt, struct task_struct *prev, struct task_s
 			t->no_start++;
 			begin(task, now);
 			note_run(next, task);
-		} else if (waits && !has_run(next, task)) {
+		} else if (waits && !has_run(next, task, 0)) {
 			part(task, c, now, &ended);
 			uncount(task);
 			unqueue(task, now);
@@ -363,8 +367,8 @@ static __always_inline int woken(struct task_struct *p, bool new)
 		return 0;
 	if (task->state == UNSEEN && task->from_start && !new)
 		resume(p, task, task->counted ? RUNNABLE : ASLEEP, cpu, c);
-	/* Preempted on its way to sleep, and woken: it has been waiting all the time. */
-	if (task->state >= RUNNABLE)
+	/* Preempted on its way to sleep, and woken: it has been waiting all the time, unless it ran and slept without any report. */
+	if (task->state >= RUNNABLE && !has_run(p, task, 0))
 		return 0;
 	t->wakes++;
 	now = time_of(c, c->wakeup);
@@ -376,7 +380,7 @@ static __always_inline int woken(struct task_struct *p, bool new)
 		begin(task, now);
 		note_run(p, task);
 		note_delay(p, task, 0);
-	} else if (task->state == ASLEEP && !has_run(p, task)) {
+	} else if (task->state == ASLEEP && !has_run(p, task, 0)) {
 		task->slept += now > task->began ? now - task->began : 0;
 	} else {
 		lose(p, task, now, 0, 0);
@@ -404,6 +408,7 @@ int BPF_PROG(on_migrate, struct task_struct *p, int to)
 	struct totals *t = all();
 	struct task_state *task;
 	struct cpu_state *c, *d;
+	bool queued = p->on_rq && !is_delayed(p);
 	u64 now;
 
 	if (!t || !control.enabled)
@@ -412,7 +417,7 @@ int BPF_PROG(on_migrate, struct task_struct *p, int to)
 	if (!task || KIND(task->class) != CLASS_ONLINE)
 		return 0;
 	t->migrations++;
-	if (task->state == UNSEEN && task->from_start && p->on_rq) {
+	if (task->state == UNSEEN && task->from_start && queued) {
 		c = cpu_at(cpu_of(p));
 		if (c)
 			resume(p, task, RUNNABLE, cpu_of(p), c);
@@ -425,17 +430,24 @@ int BPF_PROG(on_migrate, struct task_struct *p, int to)
 	if (!c || !d)
 		return 0;
 	now = bpf_ktime_get_ns();
-	part(task, c, now, 0);
-	if (task->counted) {
-		struct cpu_state *last = uncount(task);
+	if (queued && task->cpu == cpu_of(p) && !has_run(p, task, 0)) {
+		struct cpu_state *last;
 
+		part(task, c, now, 0);
+		last = uncount(task);
 		if (last)
 			set_right(last, now, t, true);
-		task->counted = to + 1;
-		count_waiter(d, now);
-		if (d->tenant == CLASS_OFFLINE)
-			invert(d, now, 0);
+	} else {	/* it has run, slept or moved since, without any report */
+		lose(p, task, now, clock_of(p), 0);
+		enter(task, queued ? RUNNABLE : ASLEEP, now);
+		if (!queued)
+			return 0;
+		task->parts = 0;
 	}
+	task->counted = to + 1;
+	count_waiter(d, now);
+	if (d->tenant == CLASS_OFFLINE)
+		invert(d, now, 0);
 	task->cpu = to;
 	task->since = d->queued = now;
 	copy(d, now, task->copy, t);

@@ -158,6 +158,115 @@ static void a_hidden_arrival(void)
 	is("hidden", SUM(hidden_ns), 0);
 }
 
+/* A thread runs twice, and only the end of its second run is reported. */
+static void two_hidden_runs(void)
+{
+	wake(&web, 0);
+	give(0, &web, false, REPORTED);
+	pass(10 * MS);
+	wake(&desk, 0);
+	give(0, &desk, true, REPORTED);
+	pass(1 * MS);
+	give(0, &web, true, HIDDEN);
+	pass(2 * MS);
+	give(0, &desk, true, HIDDEN);
+	pass(3 * MS);
+	give(0, &web, true, HIDDEN);
+	pass(4 * MS);
+	give(0, &desk, false, REPORTED);
+	is("run", web.state.run, 16 * MS);
+	is("all waits", web.state.waited, 4 * MS);
+	is("parts of the waits", SUM(wait[CLASS_OTHER]), 4 * MS);
+	is("lost", web.state.lost, 0);
+	is("waiters", states[0].waiters, 0);
+}
+
+/* A thread that waits gets its CPU, runs and sleeps while the kernel gives the probe no storage. */
+static void runs_and_sleeps_unseen(void)
+{
+	wake(&web, 0);
+	give(0, &web, false, REPORTED);
+	pass(10 * MS);
+	wake(&desk, 0);
+	give(0, &desk, true, REPORTED);
+	pass(1 * MS);
+	storage = BUSY;
+	give(0, &web, true, REPORTED);
+	pass(2 * MS);
+	give(0, &desk, false, REPORTED);
+	storage = GIVEN;
+	pass(100 * MS);
+}
+
+static void woken_elsewhere_after_an_unseen_run(void)
+{
+	runs_and_sleeps_unseen();
+	wake(&web, 1);
+	pass(10 * US);
+	give(1, &web, false, REPORTED);
+	is("run", web.state.run, 12 * MS);
+	is("slept", web.state.slept, 101 * MS);
+	is("all waits", web.state.waited, 1 * MS + 10 * US);
+	is("parts of the waits", SUM(wait[CLASS_OTHER]) + SUM(wait[CLASS_IDLE]), 1 * MS + 10 * US);
+	is("wait on an idle CPU", SUM(wait[CLASS_IDLE]), 10 * US);
+	is("wait behind desk", blamed(CLASS_OTHER, DESK), 0);
+	is("hidden", SUM(hidden_ns), 1 * MS);
+	is("waiters there", states[0].waiters, 0);
+	is("waiters here", states[1].waiters, 0);
+}
+
+static void woken_after_an_unseen_run(void)
+{
+	runs_and_sleeps_unseen();
+	wake(&web, 0);
+	pass(10 * US);
+	give(0, &web, true, REPORTED);
+	is("run", web.state.run, 12 * MS);
+	is("slept", web.state.slept, 101 * MS);
+	is("all waits", web.state.waited, 1 * MS + 10 * US);
+	is("wait behind others", SUM(wait[CLASS_OTHER]), 1 * MS + 10 * US);
+	is("hidden", SUM(hidden_ns), 1 * MS);
+	is("waiters", states[0].waiters, 0);
+}
+
+/* A thread that waits is moved, which is not seen, and moved again. */
+static void moved_unseen(void)
+{
+	wake(&etl, 1);
+	give(1, &etl, false, REPORTED);
+	wake(&web, 0);
+	give(0, &web, false, REPORTED);
+	pass(1 * MS);
+	wake(&desk, 0);
+	give(0, &desk, true, REPORTED);
+	pass(2 * MS);
+	storage = BUSY;
+	move(&web, 1);
+	storage = GIVEN;
+	pass(30 * MS);
+	move(&web, 0);
+	pass(1 * MS);
+	give(0, &web, false, REPORTED);
+	is("all waits", web.state.waited, 33 * MS);
+	is("wait behind desk", blamed(CLASS_OTHER, DESK), 1 * MS);
+	is("hidden", SUM(hidden_ns), 32 * MS);
+	is("waiters", states[0].waiters + states[1].waiters, 0);
+}
+
+/* A thread sleeps, but is still in the queue, and is moved. */
+static void moved_asleep(void)
+{
+	pass(10 * MS);
+	move(&web, 1);
+	is("waiters", states[0].waiters + states[1].waiters, 0);
+	pass(100 * MS);
+	wake(&web, 1);
+	pass(10 * US);
+	give(1, &web, false, REPORTED);
+	is("all waits", web.state.waited, 10 * US);
+	is("slept", web.state.slept, 111 * MS);
+}
+
 static struct {
 	char *name;
 	void (*play)(void);
@@ -172,6 +281,11 @@ static struct {
 	SEQUENCE(throttled_while_idle_is_hidden),
 	SEQUENCE(throttled_while_offline_work_leaves_hidden),
 	SEQUENCE(a_hidden_arrival),
+	SEQUENCE(two_hidden_runs),
+	SEQUENCE(woken_elsewhere_after_an_unseen_run),
+	SEQUENCE(woken_after_an_unseen_run),
+	SEQUENCE(moved_unseen),
+	SEQUENCE(moved_asleep),
 };
 
 /* Plays one sequence, or lists them all. */
@@ -182,6 +296,8 @@ int main(int count, char **arguments)
 			printf("%s\n", sequences[i].name);
 		} else if (!strcmp(sequences[i].name, arguments[1])) {
 			boot();
+			if (sequences[i].play == moved_asleep)
+				web.task.on_rq = web.task.se.sched_delayed = 1;
 			start();
 			pass(1 * MS);
 			sequences[i].play();
