@@ -224,12 +224,19 @@ static __always_inline u32 class_of(struct task_struct *p, struct task_state *ta
 			abandon(task);
 			task->state = UNSEEN;
 			task->from_start = stays && task->generation != control.generation;
+			task->first = !task->generation;
 		}
 		task->class = class;
 		task->cgroup = id;
 		task->generation = control.generation;
 	}
 	return task->class;
+}
+
+/* The class of a task for which the kernel may have no storage now: then it is that of its cgroup. */
+static __always_inline u32 class_now(struct task_struct *p, struct task_state *task)
+{
+	return task ? class_of(p, task) : fresh(0, cgroup_of(p));
 }
 
 /* Counts the living threads of a target that is a process. */
@@ -759,6 +766,26 @@ static __noinline int lose(struct task_struct *p, struct task_state *task, u64 n
 static __always_inline bool has_run(struct task_struct *p, struct task_state *task, u64 ns)
 {
 	return has_account(p) && p->se.sum_exec_runtime - task->ran > ns;
+}
+
+/*
+ * Accounts the wait of a task that was woken when the kernel had no storage for it: since when it waits is in the kernel's own account.
+ * An older wait began in another class.
+ */
+static __always_inline void make_up(struct task_struct *p, struct task_state *task, struct cpu_state *c, u64 now, u64 clock)
+{
+	struct task_struct___times *of = (void *)p;
+	u64 from;
+
+	if (!has_account(p) || !of->sched_info.last_queued)
+		return;
+	time_of(c, clock);
+	from = of->sched_info.last_queued + c->ahead;
+	if (from <= control.from_ns || from >= now)
+		return;
+	task->seen = task->began = from;
+	task->delayed = of->sched_info.run_delay;
+	lose(p, task, now, clock, 0);
 }
 
 /*

@@ -122,7 +122,7 @@ static __noinline bool catch_up(struct cpu_state *c, u32 cpu, struct task_struct
 	struct arrival *a = arrival_here();
 	struct task_state *task = 0;
 	u32 class = CLASS_KERNEL, was;
-	u64 now, at, hidden, over;
+	u64 now, at, hidden, over, cgroup = 0;
 	bool waits, known, idle = !p->pid;
 
 	if (!c || !t || !a)
@@ -147,7 +147,8 @@ static __noinline bool catch_up(struct cpu_state *c, u32 cpu, struct task_struct
 		at = larger(at, c->since);
 	} else if (!(p->flags & PF_KTHREAD)) {
 		task = bpf_task_storage_get(&tasks, p, 0, 0);
-		class = task ? class_of(p, task) : CLASS_OTHER;
+		class = class_now(p, task);
+		cgroup = whose(class, task ? task->cgroup : id_of(cgroup_of(p)));
 	}
 	if (task && KIND(class) == CLASS_ONLINE && task->state == UNSEEN && task->from_start)
 		resume(p, task, task->counted ? RUNNABLE : RUNNING, cpu, c);
@@ -172,7 +173,7 @@ static __noinline bool catch_up(struct cpu_state *c, u32 cpu, struct task_struct
 	add(c->ns, c->tenant, -over);
 	c->tenant = c->kind;
 	c->class = class;
-	c->cgroup = task ? whose(class, task->cgroup) : 0;
+	c->cgroup = cgroup;
 	if (by_command)
 		c->tgid = class == CLASS_OTHER ? p->tgid : 0;
 	c->tenure = at;
@@ -261,13 +262,10 @@ int BPF_PROG(blame_switch, bool preempt, struct task_struct *prev, struct task_s
 		class = CLASS_IDLE;
 	} else if (!(next->flags & PF_KTHREAD)) {
 		task = bpf_task_storage_get(&tasks, next, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
-		class = CLASS_OTHER;
-		if (task) {
-			class = class_of(next, task);
-			cgroup = whose(class, task->cgroup);
-		} else {
+		if (!task)
 			t->no_storage++;
-		}
+		class = class_now(next, task);
+		cgroup = whose(class, task ? task->cgroup : id_of(cgroup_of(next)));
 	}
 	now = time_of_switch(c, prev, clock, class);
 	if (task && KIND(class) == CLASS_ONLINE && task->state == UNSEEN && task->from_start)
@@ -300,17 +298,22 @@ int BPF_PROG(blame_switch, bool preempt, struct task_struct *prev, struct task_s
 	c->irq_depth = 0;
 	c->pid = next->pid;
 
-	/* `was` is the class of prev when it got the CPU; it differs now only if prev changed its cgroup. */
-	if (KIND(was) == CLASS_ONLINE || (prev->pid && !(prev->flags & PF_KTHREAD) && prev->on_rq == 1))
-		left = bpf_task_storage_get(&tasks, prev, 0, 0);
+	/*
+	 * `was` is the class of prev when it got the CPU; it differs now only if prev changed its cgroup. If the kernel had no storage for
+	 * it then, it may have now.
+	 */
+	if (prev->pid && !(prev->flags & PF_KTHREAD) && (KIND(was) == CLASS_ONLINE || prev->on_rq == 1))
+		left = bpf_task_storage_get(&tasks, prev, 0, KIND(was) == CLASS_ONLINE ? BPF_LOCAL_STORAGE_GET_F_CREATE : 0);
 	if (left && (KIND(was) == CLASS_ONLINE || KIND(class_of(prev, left)) == CLASS_ONLINE))
 		leave(prev, left, cpu, c, now, t);
 
 	if (task && KIND(class) == CLASS_ONLINE) {
-		if (task->state == UNSEEN) {	/* its wait began in another class */
+		if (task->state == UNSEEN) {	/* its wait began in another class, or when the kernel had no storage for it */
 			t->no_start++;
 			begin(task, now);
 			note_run(next, task);
+			if (task->first)
+				make_up(next, task, c, now, clock);
 		} else if (waits && !has_run(next, task, 0)) {
 			part(task, c, now, &ended);
 			uncount(task);
@@ -339,6 +342,21 @@ int BPF_PROG(blame_switch, bool preempt, struct task_struct *prev, struct task_s
 	return 0;
 }
 
+/* Makes a child of a target's thread part of that target. */
+static __always_inline void inherit(struct task_struct *parent, struct task_struct *child, struct totals *t)
+{
+	struct task_state *task = bpf_task_storage_get(&tasks, parent, 0, 0), *own;
+	u32 class = task ? task->process & ~ENDED : 0;
+
+	if (!class)
+		return;
+	own = bpf_task_storage_get(&tasks, child, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (own)
+		join(own, class);
+	else
+		t->no_storage++;
+}
+
 static __always_inline int woken(struct task_struct *p, bool new)
 {
 	struct totals *t = all();
@@ -347,6 +365,9 @@ static __always_inline int woken(struct task_struct *p, bool new)
 	u32 cpu, how = WOKEN;
 	u64 now;
 
+	/* Once more, because the kernel may have had no storage for it at `on_fork`. */
+	if (new && processes && t)
+		inherit(bpf_get_current_task_btf(), p, t);
 	if (!t || !control.enabled)
 		return 0;
 	t->wakeups++;
@@ -472,21 +493,14 @@ static __noinline int remember(struct task_struct *p)
 SEC("tp_btf/sched_process_fork")
 int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child)
 {
-	struct task_state *task, *own;
-	u32 class, tgid = child->tgid;
+	struct totals *t = all();
+	u32 tgid = child->tgid;
 
 	/* The name is that of a process that had this number before. */
 	if (by_command && child->pid == tgid)
 		bpf_map_delete_elem(&command_names, &tgid);
-	if (!processes)
-		return 0;
-	task = bpf_task_storage_get(&tasks, parent, 0, 0);
-	class = task ? task->process & ~ENDED : 0;
-	if (!class)
-		return 0;
-	own = bpf_task_storage_get(&tasks, child, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
-	if (own)
-		join(own, class);
+	if (processes && t)
+		inherit(parent, child, t);
 	return 0;
 }
 
@@ -667,6 +681,7 @@ SEC("iter/task")
 int prime(struct bpf_iter__task *context)
 {
 	struct task_struct *p = context->task;
+	struct totals *t = all();
 	struct task_state *task;
 	struct cgroup *cgroup;
 	u32 class, cpu;
@@ -699,8 +714,11 @@ int prime(struct bpf_iter__task *context)
 	if (KIND(class) != CLASS_ONLINE)
 		return 0;
 	task = bpf_task_storage_get(&tasks, p, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
-	if (!task)
+	if (!task) {
+		if (t)
+			t->no_storage++;
 		return 0;
+	}
 	if (!task->generation) {
 		task->class = class;
 		task->cgroup = id_of(cgroup);

@@ -154,6 +154,7 @@ struct task_state {
 	u32 check, counted, exiting;	/* counted: CPU of whose waiters it is one, plus one, and HINT; 0: none */
 	u32 from_start;		/* while UNSEEN: it has been in this class, and in one state, since control.from_ns */
 	u32 process;		/* class of the target of which its process is a part, and ENDED; 0: of none */
+	u32 first;		/* while UNSEEN: nothing has happened to it before, for which the kernel had storage */
 };
 #define SINCE_PRIMED	2		/* of task_state.from_start: `prime` has read the kernel's account of it */
 #define ENDED		(1u << 31)	/* of task_state.process: this thread has ended */

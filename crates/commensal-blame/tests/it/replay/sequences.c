@@ -224,7 +224,7 @@ static void woken_after_an_unseen_run(void)
 	is("run", web.state.run, 12 * MS);
 	is("slept", web.state.slept, 101 * MS);
 	is("all waits", web.state.waited, 1 * MS + 10 * US);
-	is("wait behind others", SUM(wait[CLASS_OTHER]), 1 * MS + 10 * US);
+	is("wait behind desk", blamed(CLASS_OTHER, DESK), 10 * US);
 	is("hidden", SUM(hidden_ns), 1 * MS);
 	is("waiters", states[0].waiters, 0);
 }
@@ -267,6 +267,97 @@ static void moved_asleep(void)
 	is("slept", web.state.slept, 111 * MS);
 }
 
+/* Offline work without storage is known by its cgroup. */
+static void offline_work_without_storage(void)
+{
+	storage = REFUSED;
+	wake(&etl, 0);
+	give(0, &etl, false, REPORTED);
+	wake(&web, 0);
+	pass(3 * MS);
+	give(0, &web, true, REPORTED);
+	is("wait behind offline work", blamed(CLASS_OFFLINE, ETL), 3 * MS);
+	is("wait behind others", SUM(wait[CLASS_OTHER]), 0);
+	is("events without storage", SUM(no_storage), 2);
+}
+
+static void offline_work_without_storage_comes_hidden(void)
+{
+	wake(&desk, 0);
+	give(0, &desk, false, REPORTED);
+	pass(1 * MS);
+	storage = REFUSED;
+	wake(&etl, 0);
+	give(0, &etl, false, HIDDEN);
+	pass(1 * MS);
+	wake(&web, 0);
+	pass(3 * MS);
+	give(0, &web, true, REPORTED);
+	is("wait behind offline work", blamed(CLASS_OFFLINE, ETL), 3 * MS);
+	is("wait behind others", SUM(wait[CLASS_OTHER]), 0);
+	is("hidden", SUM(hidden_ns), 0);
+}
+
+/* A new thread gets storage only when it gets its CPU. */
+static void woken_without_storage(void)
+{
+	wake(&etl, 0);
+	give(0, &etl, false, REPORTED);
+	web2.stored = false;
+	web2.state = (struct task_state){};
+	storage = REFUSED;
+	born(&web2, 0);
+	on_wakeup_new(&web2.task);
+	pass(5000 * MS);
+	storage = GIVEN;
+	give(0, &web2, true, REPORTED);
+	is("all waits", web2.state.waited, 5000 * MS);
+	is("parts of the waits", SUM(wait[CLASS_OTHER]), 5000 * MS);
+	is("hidden", SUM(hidden_ns), 5000 * MS);
+	pass(1 * MS);
+	give(0, &etl, false, REPORTED);
+	is("run", web2.state.run, 1 * MS);
+}
+
+/* A new thread gets storage only when it leaves its CPU: from then on it is seen. */
+static void runs_without_storage(void)
+{
+	wake(&etl, 0);
+	give(0, &etl, false, REPORTED);
+	web2.stored = false;
+	web2.state = (struct task_state){};
+	storage = REFUSED;
+	born(&web2, 0);
+	on_wakeup_new(&web2.task);
+	give(0, &web2, true, REPORTED);
+	pass(1 * MS);
+	storage = GIVEN;
+	give(0, &etl, true, REPORTED);
+	pass(4 * MS);
+	give(0, &web2, true, REPORTED);
+	is("wait behind offline work", blamed(CLASS_OFFLINE, ETL), 4 * MS);
+	is("waiters", states[0].waiters, 0);
+}
+
+/* A child of a target that is a process, for which the kernel has no storage when it is born, but soon after. */
+static void a_child_without_storage(void)
+{
+	processes = 1;
+	wake(&desk, 0);
+	give(0, &desk, false, REPORTED);
+	join(&desk.state, CLASS_ONLINE);
+	storage = REFUSED;
+	etl.stored = false;
+	etl.state = (struct task_state){};
+	born(&etl, 0);
+	is("events without storage", SUM(no_storage), 1);
+	storage = GIVEN;
+	on_wakeup_new(&etl.task);
+	is("class of the child", etl.state.process, CLASS_ONLINE);
+	is("threads of the target", lives_of[0].threads, 2);
+	is("class in the queue", KIND(etl.state.class), CLASS_ONLINE);
+}
+
 static struct {
 	char *name;
 	void (*play)(void);
@@ -286,6 +377,11 @@ static struct {
 	SEQUENCE(woken_after_an_unseen_run),
 	SEQUENCE(moved_unseen),
 	SEQUENCE(moved_asleep),
+	SEQUENCE(offline_work_without_storage),
+	SEQUENCE(offline_work_without_storage_comes_hidden),
+	SEQUENCE(woken_without_storage),
+	SEQUENCE(runs_without_storage),
+	SEQUENCE(a_child_without_storage),
 };
 
 /* Plays one sequence, or lists them all. */
