@@ -65,6 +65,16 @@ pub enum Problem {
     JsonKey,
     /// The user whose grants are asked for does not exist.
     Grant,
+    /// A column is neither grouped by nor in an aggregate function.
+    Ungrouped,
+    /// A column stands beside an aggregate function in a query without groups.
+    Mixed,
+    /// A query without duplicates is sorted by what it does not select.
+    Unselected,
+    /// A text is no regular expression.
+    Pattern,
+    /// There is no such collation.
+    Collation,
 }
 
 /// The reason why a statement failed. Messages are for the user and contain no secrets.
@@ -145,7 +155,8 @@ impl From<datafusion::error::DataFusionError> for Error {
     fn from(error: datafusion::error::DataFusionError) -> Error {
         use datafusion::error::DataFusionError;
         let root = error.find_root();
-        if let Some(error) = with_number(&root.strip_backtrace()) {
+        let text = root.strip_backtrace();
+        if let Some(error) = with_number(&text).or_else(|| of_clauses(&text)) {
             return error;
         }
         match root {
@@ -189,6 +200,33 @@ fn with_number(text: &str) -> Option<Error> {
         (Problem::Column, format!("Unknown column '{name}' in 'order clause'"))
     } else {
         return None;
+    };
+    Some(Error::Name(problem, text))
+}
+
+/// Returns MySQL's error for a message about a clause, or a regular expression.
+fn of_clauses(text: &str) -> Option<Error> {
+    let part = |from: &str, to: &str| Some(text.split_once(from)?.1.split_once(to)?.0.to_owned());
+    let (problem, text) = if text.contains("must be in GROUP BY or an aggregate function") {
+        let name = part("column \"", "\" must appear")?;
+        (Problem::Ungrouped, format!("'{name}' isn't in GROUP BY"))
+    } else if text.contains("For SELECT DISTINCT, ORDER BY expressions ") {
+        let name = part("ORDER BY expressions ", " must appear")?;
+        let text = format!("'{name}' in ORDER BY is not in SELECT list: this is incompatible with DISTINCT");
+        (Problem::Unselected, text)
+    } else if let Some(place) = part("Order by column out of bounds, specified: ", ",") {
+        (Problem::Column, format!("Unknown column '{place}' in 'order clause'"))
+    } else if text.contains("Order by index starts at 1") {
+        (Problem::Column, "Unknown column '0' in 'order clause'".to_owned())
+    } else if let Some(place) = part("Cannot find column with position ", " in SELECT clause") {
+        (Problem::Column, format!("Unknown column '{place}' in 'group statement'"))
+    } else if text.contains("Regular expression did not compile") || text.contains("regex parse error:") {
+        let why = text.split_once("\nerror: ").and_then(|(_, why)| why.lines().next());
+        (Problem::Pattern, format!("Got error '{}' from regexp", why.unwrap_or("pattern is too large")))
+    } else {
+        let limits = ["LIMIT must be >= 0, '", "OFFSET must be >=0, '"];
+        let number = limits.into_iter().find_map(|limit| part(limit, "'"))?;
+        return Some(Error::Syntax(format!("You have an error in your SQL syntax near '{number}'")));
     };
     Some(Error::Name(problem, text))
 }

@@ -12,7 +12,7 @@ pub use dates::{
     BETWEEN, CLOCK_OF_FORMAT, CLOCK_OF_MOMENT, CLOCK_OF_NUMBER, CLOCK_OF_TEXT, COMPOUND_UNITS, DATE_FORMAT,
     DATE_OF_TEXT, MOMENT_OF_NUMBER, MOMENT_OF_TEXT, MOVED_BY_CLOCK, MOVED_BY_DAYS, NUMBER_OF_CLOCK,
     NUMBER_OF_DATE, NUMBER_OF_MOMENT, PARTS, READ_MOMENT, SECONDS, SIMPLE_UNITS, TEXT_OF_CLOCK, clock_text,
-    read_parts,
+    literal_moment, read_parts,
 };
 pub use json::{DOCUMENT, LONG_CLOCK, NUMBER_OF_DOUBLE, QUOTE, is_json_function, json_function};
 pub use numbers::{
@@ -20,6 +20,7 @@ pub use numbers::{
 };
 pub use row::{ArgumentKind, is_bytes, is_text};
 use row::{CellValue, DAYS_TO_1970, RowFunction, date_of};
+pub use texts::PART;
 pub use zones::FRACTION;
 
 use chrono::{DateTime, Datelike};
@@ -120,6 +121,8 @@ impl ScalarUDFImpl for ByRow {
 
     fn return_type(&self, types: &[DataType]) -> Result<DataType> {
         Ok(match self.row(types.len())?.result {
+            // Bytes if one of the arguments is.
+            ArgumentKind::Raw if types.iter().any(is_bytes) => DataType::Binary,
             ArgumentKind::Text | ArgumentKind::Either | ArgumentKind::Raw => DataType::Utf8,
             ArgumentKind::Bytes => DataType::Binary,
             ArgumentKind::Whole => DataType::Int64,

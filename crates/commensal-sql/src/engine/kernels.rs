@@ -3,7 +3,7 @@
 
 use super::functions::{self, decimal_of_text};
 use super::values::{self, is_clock, is_temporal, is_text};
-use datafusion::arrow::array::{Array, ArrayRef, AsArray, Decimal128Array};
+use datafusion::arrow::array::{Array, ArrayRef, AsArray, Decimal128Array, UInt64Array};
 use datafusion::arrow::compute::kernels::{cmp, numeric, zip};
 use datafusion::arrow::compute::{self, cast as cast_array};
 use datafusion::arrow::datatypes::{
@@ -117,6 +117,59 @@ impl ScalarUDFImpl for Checked {
             })?),
             _ => result,
         }
+    }
+}
+
+/// Makes an integer with a sign, or a text, an integer without a sign. What is negative counts down from 2^64, as in MySQL.
+#[must_use]
+pub fn to_unsigned(value: Expr) -> Expr {
+    let signature = Signature::uniform(1, vec![DataType::Int64, DataType::Utf8], Volatility::Immutable);
+    ScalarUDF::new_from_impl(ToUnsigned { signature }).call(vec![value])
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct ToUnsigned {
+    signature: Signature,
+}
+
+/// Returns the number at the beginning of a text.
+fn unsigned_of_text(text: &str) -> u64 {
+    let text = text.trim_start();
+    let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
+    let digits = digits.bytes().take_while(u8::is_ascii_digit);
+    let number =
+        digits.fold(0_u64, |number, digit| number.saturating_mul(10).saturating_add(u64::from(digit - b'0')));
+    if text.starts_with('-') { number.wrapping_neg() } else { number }
+}
+
+impl ScalarUDFImpl for ToUnsigned {
+    fn name(&self) -> &str {
+        "__to_unsigned"
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, _: &[DataType]) -> Result<DataType> {
+        Ok(DataType::UInt64)
+    }
+
+    fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let [value] = arguments.args.as_slice() else { return internal_err!("one argument") };
+        let is_scalar = matches!(value, ColumnarValue::Scalar(_));
+        let array = value.to_array(if is_scalar { 1 } else { arguments.number_rows })?;
+        let numbers: UInt64Array = match array.data_type() {
+            DataType::Int64 => array.as_primitive::<Int64Type>().unary(i64::cast_unsigned),
+            DataType::Utf8 => {
+                array.as_string::<i32>().iter().map(|text| text.map(unsigned_of_text)).collect()
+            }
+            other => return internal_err!("an unsigned number of {other}"),
+        };
+        Ok(match is_scalar {
+            true => ColumnarValue::Scalar(ScalarValue::try_from_array(&numbers, 0)?),
+            false => ColumnarValue::Array(Arc::new(numbers)),
+        })
     }
 }
 

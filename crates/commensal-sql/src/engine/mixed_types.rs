@@ -247,8 +247,35 @@ fn of_clocks(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
             let (expr, low, high) = (clock(expr)?, clock(low)?, clock(high)?);
             Transformed::yes(Expr::Between(Between { expr, negated, low, high }))
         }
+        Expr::InList(InList { expr, list, negated }) if has_other_dates(&expr, &list, schema) => {
+            let kind = expr.get_type(schema)?;
+            let list = list.into_iter().map(|one| dated(one, &kind, schema)).collect::<Result<_>>()?;
+            Transformed::yes(Expr::InList(InList { expr, list, negated }))
+        }
+        Expr::Between(Between { expr, negated, low, high })
+            if has_other_dates(&expr, [low.as_ref(), high.as_ref()], schema) =>
+        {
+            let kind = expr.get_type(schema)?;
+            let (low, high) = (Box::new(dated(*low, &kind, schema)?), Box::new(dated(*high, &kind, schema)?));
+            Transformed::yes(Expr::Between(Between { expr, negated, low, high }))
+        }
         other => return aggregated(other, schema),
     })
+}
+
+/// Whether a literal that is compared with a date becomes one.
+fn has_other_dates<'a>(expr: &Expr, values: impl IntoIterator<Item = &'a Expr>, schema: &DFSchema) -> bool {
+    let changes = |value: &Expr, kind: &DataType| {
+        let is_literal = matches!(value, Expr::Literal(..));
+        is_literal && operators::dated(value.clone(), DataType::Null, kind).0 != *value
+    };
+    expr.get_type(schema).is_ok_and(|kind| values.into_iter().any(|value| changes(value, &kind)))
+}
+
+/// Makes a literal a date that is compared with one.
+fn dated(value: Expr, kind: &DataType, schema: &DFSchema) -> Result<Expr> {
+    let own = value.get_type(schema)?;
+    Ok(operators::dated(value, own, kind).0)
 }
 
 /// Adds up integers of 64 bits as decimals.

@@ -6,11 +6,13 @@
 mod json;
 mod times;
 
-use super::error::Error;
+use super::error::{Error, Problem};
 use super::functions::{self, ArgumentKind, BETWEEN, DATE_FORMAT, PARTS, SECONDS};
 use super::kernels::DECIMAL;
 use super::operators;
-use super::values::{CEIL, CLOCK, DATE, DATETIME, EITHER, FLOOR, NUMBER, RAW, SIGNED, TEXT, WHOLE};
+use super::values::{
+    CEIL, CLOCK, DATE, DATETIME, EITHER, FLOOR, NUMBER, RAW, SIGNED, SUBSTRING, TEXT, UNSIGNED, WHOLE,
+};
 use datafusion::arrow::datatypes::DECIMAL128_MAX_PRECISION;
 use datafusion::sql::sqlparser::ast::helpers::attached_token::AttachedToken;
 use datafusion::sql::sqlparser::ast::{
@@ -218,10 +220,7 @@ pub fn change(expr: &mut Expr) -> Result<(), Error> {
                 *expr = other;
             }
         }
-        // Texts are compared with case and without padding.
-        Expr::Collate { expr: value, collation } if collation.to_string().ends_with("_bin") => {
-            *expr = as_text(value);
-        }
+        Expr::Collate { expr: value, collation } => *expr = collated(value, &collation.to_string())?,
         Expr::Convert { expr: value, data_type: None, charset: Some(charset), .. }
             if charset.to_string().to_lowercase().starts_with("utf8") =>
         {
@@ -248,6 +247,21 @@ pub fn change(expr: &mut Expr) -> Result<(), Error> {
         _ => {}
     }
     Ok(())
+}
+
+/// Returns a text in a collation. Whether MySQL has the collation is seen by the form of its name.
+fn collated(value: &Expr, collation: &str) -> Result<Expr, Error> {
+    let name = collation.trim_matches(['`', '\'', '"']).to_lowercase();
+    let sets = ["utf8mb4_", "utf8mb3_", "utf8_", "latin1_", "ascii_"];
+    let has_order = ["_ci", "_cs", "_bin"].iter().any(|order| name.ends_with(order));
+    match has_order && sets.iter().any(|set| name.starts_with(set)) {
+        // Texts are compared with case and without padding.
+        true if name.ends_with("_bin") => Ok(as_text(value)),
+        false if name != "binary" => {
+            Err(Error::Name(Problem::Collation, format!("Unknown collation: '{name}'")))
+        }
+        _ => Err(Error::Unsupported(format!("the collation {name} is not supported: texts differ by case"))),
+    }
 }
 
 /// Rewrites a literal, or returns its replacement.
@@ -312,9 +326,7 @@ fn cast(value: &Expr, kind: &DataType) -> Expr {
         DataType::Time(digits, _) if digits.unwrap_or(0) > 0 => called(CLOCK, value),
         DataType::Time(..) => called(SECONDS, &called(CLOCK, value)),
         DataType::Signed | DataType::SignedInteger => called(SIGNED, value),
-        DataType::Unsigned | DataType::UnsignedInteger => {
-            plain(value.clone(), DataType::BigIntUnsigned(None))
-        }
+        DataType::Unsigned | DataType::UnsignedInteger => called(UNSIGNED, value),
         DataType::Datetime(digits) => {
             let digits = if digits.unwrap_or(0) > 0 { 6 } else { 0 };
             plain(called(DATETIME, value), DataType::Timestamp(Some(digits), TimezoneInfo::None))
@@ -361,6 +373,9 @@ fn function_of(function: &Function) -> Result<Option<Expr>, Error> {
         ("benchmark", _) => {
             let text = "benchmark is not supported: what is evaluated again and again cannot be interrupted";
             Err(Error::Unsupported(text.to_owned()))
+        }
+        ("get_lock" | "release_lock" | "release_all_locks" | "is_free_lock" | "is_used_lock", _) => {
+            Err(Error::Unsupported(format!("{name} is not supported: this server has no locks by name")))
         }
         ("mid", [text, from, length]) => Ok(Some(substring(text, from, Some(length)))),
         ("str_to_date", [of, format]) => str_to_date(of, format).map(Some),
@@ -420,7 +435,7 @@ fn native(function: &Function, arguments: &[Expr], kinds: &[ArgumentKind]) -> Ex
         ArgumentKind::Whole => called(WHOLE, argument),
         ArgumentKind::Double => called(NUMBER, argument),
         ArgumentKind::Either => called(EITHER, argument),
-        ArgumentKind::Raw => called(RAW, argument),
+        ArgumentKind::Raw => as_raw(argument),
         _ => argument.clone(),
     };
     let mut values = arguments.iter().zip(kinds).map(of_kind);
@@ -551,6 +566,14 @@ fn as_text(value: &Expr) -> Expr {
     }
 }
 
+/// Leaves bytes as they are, and makes any other value a text.
+fn as_raw(value: &Expr) -> Expr {
+    match value {
+        Expr::Value(literal) if matches!(literal.value, Value::SingleQuotedString(_)) => value.clone(),
+        value => called(RAW, value),
+    }
+}
+
 /// Changes the arguments of a function.
 fn with_arguments(function: &Function, change: impl Fn(&Expr) -> Expr) -> Function {
     let mut function = function.clone();
@@ -570,16 +593,9 @@ fn filled_text(text: &str, arguments: &[Expr]) -> Expr {
 }
 
 fn substring(text: &Expr, from: &Expr, length: Option<&Expr>) -> Expr {
-    let positive = matches!(from, Expr::Value(value)
-        if matches!(&value.value, Value::Number(number, _) if number.parse::<u64>().is_ok_and(|from| from > 0)));
-    let template = match (positive, length) {
-        (true, None) => "substr(__text($1), $2)",
-        (true, Some(_)) => "substr(__text($1), $2, CASE WHEN $3 < 0 THEN 0 ELSE $3 END)",
-        (false, None) => "__substring(__text($1), __whole($2))",
-        (false, Some(_)) => "__substring(__text($1), __whole($2), __whole($3))",
-    };
+    let template = if length.is_some() { "($1, $2, $3)" } else { "($1, $2)" };
     let arguments: Vec<Expr> = [Some(text), Some(from), length].into_iter().flatten().cloned().collect();
-    filled_text(template, &arguments)
+    filled_text(&format!("{SUBSTRING}{template}"), &arguments)
 }
 
 /// Rewrites a LIKE pattern whose escape character is not a backslash, so that it has backslashes.
@@ -654,7 +670,7 @@ mod tests {
             ("ucase(x)", "ucase(__text((x)))"),
             ("stddev(DISTINCT x)", "stddev_pop(DISTINCT x)"),
             ("CAST(x AS SIGNED INTEGER)", "__signed((x))"),
-            ("CAST(x AS UNSIGNED)", "CAST(x AS BIGINT UNSIGNED)"),
+            ("CAST(x AS UNSIGNED)", "__unsigned((x))"),
             ("CONVERT(x, SIGNED)", "__signed((x))"),
             ("CAST(x AS CHAR CHARACTER SET utf8mb4)", "__text((x))"),
             ("CONVERT(x, CHAR(3) CHARACTER SET utf8mb4)", "left((__text((x))), (3))"),
@@ -663,8 +679,8 @@ mod tests {
             ("sum(DISTINCT x)", "sum(DISTINCT __number((x)))"),
             ("CAST(x AS DATETIME)", "CAST(__datetime((x)) AS TIMESTAMP(0))"),
             ("CAST(x AS DATE)", "__date((x))"),
-            ("SUBSTRING(x, 2)", "SUBSTR(__text((x)), (2))"),
-            ("SUBSTR(x FROM 2)", "SUBSTR(__text((x)), (2))"),
+            ("SUBSTRING(x, 2)", "__substring((x), (2))"),
+            ("SUBSTR(x FROM 2)", "__substring((x), (2))"),
             ("lower(x)", "lower(__text((x)))"),
             (
                 "group_concat(DISTINCT x ORDER BY y SEPARATOR '; ')",
@@ -672,7 +688,7 @@ mod tests {
             ),
             ("elt(n, a, b)", "CASE n WHEN 1 THEN a WHEN 2 THEN b END"),
             ("field(x, a, b)", "CASE x WHEN a THEN 1 WHEN b THEN 2 ELSE 0 END"),
-            ("concat('a', b)", "concat('a', __text((b)))"),
+            ("concat('a', b)", "concat('a', __raw((b)))"),
             ("date_format(x, '%Y')", "__date_format(__datetime((x)), ('%Y'))"),
         ] {
             let mut expr = Parser::new(&Mysql).try_with_sql(mysqls).unwrap().parse_expr().unwrap();

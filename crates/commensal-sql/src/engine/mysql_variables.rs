@@ -1,7 +1,7 @@
 //! System variables of MySQL and MariaDB that clients read, and some of which they set. None of them has an effect here.
 
 /// Name, value, and whether a session may set it.
-const KNOWN: [(&str, &str, bool); 97] = [
+const KNOWN: [(&str, &str, bool); 103] = [
     ("auto_generate_certs", "ON", false),
     ("basedir", "/usr/", false),
     ("big_tables", "OFF", true),
@@ -35,6 +35,7 @@ const KNOWN: [(&str, &str, bool); 97] = [
     ("have_ssl", "YES", false),
     ("hostname", "localhost", false),
     ("identity", "0", true),
+    ("in_transaction", "OFF", false),
     ("innodb_buffer_pool_size", "0", false),
     ("innodb_file_per_table", "ON", false),
     ("innodb_lock_wait_timeout", "50", true),
@@ -53,6 +54,7 @@ const KNOWN: [(&str, &str, bool); 97] = [
     ("log_bin", "OFF", false),
     ("log_error", "", false),
     ("log_output", "FILE", false),
+    ("low_priority_updates", "OFF", true),
     ("lower_case_file_system", "OFF", false),
     ("max_connections", "500", false),
     ("max_error_count", "64", true),
@@ -72,10 +74,13 @@ const KNOWN: [(&str, &str, bool); 97] = [
     ("pseudo_thread_id", "0", true),
     ("query_cache_limit", "0", false),
     ("query_prealloc_size", "8192", true),
+    ("rand_seed1", "0", true),
+    ("rand_seed2", "0", true),
     ("read_only", "OFF", false),
     ("secure_file_priv", "", false),
     ("server_id", "1", false),
     ("server_uuid", "00000000-0000-0000-0000-000000000000", false),
+    ("skip_name_resolve", "ON", false),
     ("skip_networking", "OFF", false),
     ("slow_query_log", "OFF", false),
     ("slow_query_log_file", "", false),
@@ -92,6 +97,8 @@ const KNOWN: [(&str, &str, bool); 97] = [
     ("super_read_only", "OFF", false),
     ("table_open_cache", "2000", false),
     ("thread_cache_size", "8", false),
+    // The current time, unless it is set.
+    ("timestamp", "0", true),
     ("tls_version", "TLSv1.2,TLSv1.3", false),
     ("tmp_table_size", "16777216", true),
     ("tmpdir", "/tmp", false),
@@ -100,6 +107,47 @@ const KNOWN: [(&str, &str, bool); 97] = [
     ("version_compile_os", "Linux", false),
     ("version_ssl_library", "rustls", false),
 ];
+
+/// Variables that are on or off, of this table and of [`super::variables`]: SHOW VARIABLES shows these words, and as a value of
+/// a query they are 1 or 0.
+const SWITCHES: [&str; 30] = [
+    "auto_generate_certs",
+    "big_tables",
+    "explicit_defaults_for_timestamp",
+    "foreign_key_checks",
+    "general_log",
+    "in_transaction",
+    "innodb_file_per_table",
+    "innodb_read_only",
+    "innodb_strict_mode",
+    "local_infile",
+    "log_bin",
+    "low_priority_updates",
+    "lower_case_file_system",
+    "offline_mode",
+    "performance_schema",
+    "profiling",
+    "read_only",
+    "skip_name_resolve",
+    "skip_networking",
+    "slow_query_log",
+    "sql_auto_is_null",
+    "sql_big_selects",
+    "sql_buffer_result",
+    "sql_log_bin",
+    "sql_notes",
+    "sql_quote_show_create",
+    "sql_safe_updates",
+    "sql_warnings",
+    "super_read_only",
+    "unique_checks",
+];
+
+/// Whether a variable is on or off.
+#[must_use]
+pub fn is_switch(name: &str) -> bool {
+    SWITCHES.contains(&name)
+}
 
 /// Returns the default of a variable, and whether a session may set it.
 #[must_use]

@@ -4,8 +4,9 @@
 use super::having;
 use datafusion::sql::parser::Statement;
 use datafusion::sql::sqlparser::ast::{
-    self, Expr, Ident, OrderBy, OrderByExpr, OrderByKind, Query, Select, SelectItem, SetExpr, TableAlias,
-    TableFactor, Visit, VisitMut, Visitor, VisitorMut,
+    self, Expr, Ident, JoinConstraint, JoinOperator, ObjectNamePart, OrderBy, OrderByExpr, OrderByKind,
+    Query, Select, SelectItem, SetExpr, TableAlias, TableFactor, TableWithJoins, Visit, VisitMut, Visitor,
+    VisitorMut,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -125,6 +126,35 @@ impl Known {
             name.quote_style = Some('`');
         }
     }
+
+    /// Replaces the names in `USING (…)`, which are those of columns and no aliases, unless a subquery is joined.
+    fn fix_using(&self, joined: &mut TableWithJoins) {
+        for join in &mut joined.joins {
+            let Some(JoinConstraint::Using(names)) = constraint(&mut join.join_operator) else { continue };
+            for part in names.iter_mut().flat_map(|name| &mut name.0) {
+                if let ObjectNamePart::Identifier(name) = part {
+                    Known::fix(&self.of_tables, name);
+                    Known::fix(&self.names, name);
+                }
+            }
+        }
+    }
+}
+
+/// Returns what a join has after its tables.
+fn constraint(operator: &mut JoinOperator) -> Option<&mut JoinConstraint> {
+    match operator {
+        JoinOperator::Join(constraint)
+        | JoinOperator::Inner(constraint)
+        | JoinOperator::Left(constraint)
+        | JoinOperator::LeftOuter(constraint)
+        | JoinOperator::Right(constraint)
+        | JoinOperator::RightOuter(constraint)
+        | JoinOperator::FullOuter(constraint)
+        | JoinOperator::CrossJoin(constraint)
+        | JoinOperator::StraightJoin(constraint) => Some(constraint),
+        _ => None,
+    }
 }
 
 impl Visitor for Known {
@@ -171,6 +201,7 @@ impl VisitorMut for Known {
     /// An alias is not visible in the select that defines it, except behind the conditions: there, a name that is an alias
     /// but for its case is that of a column, or of a column of a subquery.
     fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<()> {
+        select.from.iter_mut().for_each(|joined| self.fix_using(joined));
         let aliases: BTreeSet<String> = select
             .projection
             .iter()
@@ -196,6 +227,13 @@ impl VisitorMut for Known {
         };
         let _: ControlFlow<()> = ast::visit_expressions_mut(&mut select.projection, &mut prefer);
         let _: ControlFlow<()> = ast::visit_expressions_mut(&mut select.selection, &mut prefer);
+        ControlFlow::Continue(())
+    }
+
+    fn pre_visit_table_factor(&mut self, factor: &mut TableFactor) -> ControlFlow<()> {
+        if let TableFactor::NestedJoin { table_with_joins, .. } = factor {
+            self.fix_using(table_with_joins);
+        }
         ControlFlow::Continue(())
     }
 

@@ -3,7 +3,7 @@
 //!
 //! Where Doris differs from MySQL, Doris is followed: `/` of integers is a DOUBLE, and bits are signed.
 
-use super::functions::CLOCK;
+use super::functions::{CLOCK, literal_moment};
 use super::kernels;
 use super::values::{self, is_clock, is_temporal, is_text};
 use datafusion::arrow::datatypes::DataType;
@@ -20,14 +20,14 @@ pub struct Operators;
 
 impl ExprPlanner for Operators {
     fn plan_binary_op(&self, expr: RawBinaryExpr, schema: &DFSchema) -> Result<PlannerResult<RawBinaryExpr>> {
-        use BinaryOperator::{
-            And, BitwiseAnd, BitwiseOr, BitwiseXor, Divide, Eq, Gt, GtEq, Lt, LtEq, Minus, Modulo, Multiply,
-            MyIntegerDivide, NotEq, Or, PGBitwiseShiftLeft, PGBitwiseShiftRight, Plus, Spaceship, Xor,
-        };
         let (Ok(one), Ok(other)) = (expr.left.get_type(schema), expr.right.get_type(schema)) else {
             return Ok(PlannerResult::Original(expr));
         };
         let RawBinaryExpr { op, left, right } = expr;
+        let ((left, one), (right, other)) = match is_comparison(&op) {
+            true => (dated(left, one.clone(), &other), dated(right, other, &one)),
+            false => ((left, one), (right, other)),
+        };
         let as_number = [becomes_number(&op, &one, &other), becomes_number(&op, &other, &one)];
         if as_number.contains(&true) {
             let left = if as_number[0] { values::number(left, &one) } else { left };
@@ -41,81 +41,115 @@ impl ExprPlanner for Operators {
             let right = if as_clock[1] { values::clock(right, &other) } else { right };
             return Ok(PlannerResult::Original(RawBinaryExpr { op, left, right }));
         }
-        let planned = match op {
-            And => truth(left, &one)?.and(truth(right, &other)?),
-            Or => truth(left, &one)?.or(truth(right, &other)?),
-            Xor => match right {
-                Expr::Literal(ScalarValue::Boolean(Some(turns)), _) => {
-                    let left = truth(left, &one)?;
-                    if turns { not(left) } else { left }
-                }
-                right => truth(left, &one)?.not_eq(truth(right, &other)?),
-            },
-            Eq | NotEq if is_truth_against_number(&one, &right).is_some() => {
-                let is = is_truth_against_number(&one, &right) == Some(op == Eq);
-                if is { left } else { not(left) }
-            }
-            Divide if is_whole(&one) && is_whole(&other) => {
-                let double = |expr| cast(expr, DataType::Float64);
-                binary_expr(double(left), Operator::Divide, unless_zero(double(right), &DataType::Float64)?)
-            }
-            Divide if is_number(&one) && is_number(&other) => {
-                let (left, _) = number(left, &one);
-                let (right, kind) = number(right, &other);
-                binary_expr(precise(left, &one), Operator::Divide, unless_zero(right, &kind)?)
-            }
-            Modulo if is_number(&one) && is_number(&other) => {
-                let (left, _) = number(left, &one);
-                let (right, kind) = number(right, &other);
-                binary_expr(left, Operator::Modulo, unless_zero(right, &kind)?)
-            }
-            MyIntegerDivide if one.is_null() || other.is_null() => lit(ScalarValue::Int64(None)),
-            MyIntegerDivide if is_number(&one) && is_number(&other) => {
-                whole_quotient((left, &one), (right, &other))?
-            }
-            Plus | Minus | Multiply if is_signed(&one) && is_signed(&other) => {
-                return Ok(of_integers(op, (left, &one), (right, &other)));
-            }
-            Plus | Minus | Multiply if is_whole(&one) && is_whole(&other) => {
-                without_sign(left, operator(&op), right, &other)
-            }
-            BitwiseAnd | BitwiseOr | BitwiseXor if is_number(&one) && is_number(&other) => {
-                let (left, right) = (bits(left, &one), bits(right, &other));
-                return Ok(PlannerResult::Original(RawBinaryExpr { op, left, right }));
-            }
-            PGBitwiseShiftLeft if is_number(&one) => {
-                shifted(bits(left, &one), Operator::BitwiseShiftLeft, right, &other)?
-            }
-            PGBitwiseShiftRight if is_number(&one) => {
-                shifted(bits(left, &one), Operator::BitwiseShiftRight, right, &other)?
-            }
-            Plus | Minus | Multiply | Eq | NotEq | Lt | LtEq | Gt | GtEq | Spaceship
-                if one != other
-                    && (is_number(&one) || one.is_null())
-                    && (is_number(&other) || other.is_null()) =>
-            {
-                let (left, right) = (number(left, &one).0, number(right, &other).0);
-                return Ok(PlannerResult::Original(RawBinaryExpr { op, left, right }));
-            }
-            op => return Ok(PlannerResult::Original(RawBinaryExpr { op, left, right })),
-        };
-        Ok(PlannerResult::Planned(planned))
+        planned(op, (left, one), (right, other))
     }
+}
+
+/// Plans an operator whose operands are of kinds that go together.
+fn planned(
+    op: BinaryOperator,
+    (left, one): (Expr, DataType),
+    (right, other): (Expr, DataType),
+) -> Result<PlannerResult<RawBinaryExpr>> {
+    use BinaryOperator::{
+        And, BitwiseAnd, BitwiseOr, BitwiseXor, Divide, Eq, Gt, GtEq, Lt, LtEq, Minus, Modulo, Multiply,
+        MyIntegerDivide, NotEq, Or, PGBitwiseShiftLeft, PGBitwiseShiftRight, Plus, Spaceship, Xor,
+    };
+    let planned = match op {
+        And => truth(left, &one)?.and(truth(right, &other)?),
+        Or => truth(left, &one)?.or(truth(right, &other)?),
+        Xor => match right {
+            Expr::Literal(ScalarValue::Boolean(Some(turns)), _) => {
+                let left = truth(left, &one)?;
+                if turns { not(left) } else { left }
+            }
+            right => truth(left, &one)?.not_eq(truth(right, &other)?),
+        },
+        Eq | NotEq if is_truth_against_number(&one, &right).is_some() => {
+            let is = is_truth_against_number(&one, &right) == Some(op == Eq);
+            if is { left } else { not(left) }
+        }
+        Divide if is_whole(&one) && is_whole(&other) => {
+            let double = |expr| cast(expr, DataType::Float64);
+            binary_expr(double(left), Operator::Divide, unless_zero(double(right), &DataType::Float64)?)
+        }
+        Divide if is_number(&one) && is_number(&other) => {
+            let (left, _) = number(left, &one);
+            let (right, kind) = number(right, &other);
+            binary_expr(precise(left, &one), Operator::Divide, unless_zero(right, &kind)?)
+        }
+        Modulo if is_number(&one) && is_number(&other) => {
+            let (left, _) = number(left, &one);
+            let (right, kind) = number(right, &other);
+            binary_expr(left, Operator::Modulo, unless_zero(right, &kind)?)
+        }
+        MyIntegerDivide if one.is_null() || other.is_null() => lit(ScalarValue::Int64(None)),
+        MyIntegerDivide if is_number(&one) && is_number(&other) => {
+            whole_quotient((left, &one), (right, &other))?
+        }
+        Plus | Minus | Multiply if is_signed(&one) && is_signed(&other) => {
+            return Ok(of_integers(op, (left, &one), (right, &other)));
+        }
+        Plus | Minus | Multiply if is_whole(&one) && is_whole(&other) => {
+            without_sign(left, operator(&op), right, &other)
+        }
+        BitwiseAnd | BitwiseOr | BitwiseXor if is_number(&one) && is_number(&other) => {
+            let (left, right) = (bits(left, &one), bits(right, &other));
+            return Ok(PlannerResult::Original(RawBinaryExpr { op, left, right }));
+        }
+        PGBitwiseShiftLeft if is_number(&one) => {
+            shifted(bits(left, &one), Operator::BitwiseShiftLeft, right, &other)?
+        }
+        PGBitwiseShiftRight if is_number(&one) => {
+            shifted(bits(left, &one), Operator::BitwiseShiftRight, right, &other)?
+        }
+        // DataFusion would make them decimals, for which a double may be too large.
+        op if is_comparison(&op)
+            && ((one.is_floating() && is_decimal(&other)) || (is_decimal(&one) && other.is_floating())) =>
+        {
+            let (left, right) = (double(left, &one), double(right, &other));
+            return Ok(PlannerResult::Original(RawBinaryExpr { op, left, right }));
+        }
+        Plus | Minus | Multiply | Eq | NotEq | Lt | LtEq | Gt | GtEq | Spaceship
+            if one != other
+                && (is_number(&one) || one.is_null())
+                && (is_number(&other) || other.is_null()) =>
+        {
+            let (left, right) = (number(left, &one).0, number(right, &other).0);
+            return Ok(PlannerResult::Original(RawBinaryExpr { op, left, right }));
+        }
+        op => return Ok(PlannerResult::Original(RawBinaryExpr { op, left, right })),
+    };
+    Ok(PlannerResult::Planned(planned))
 }
 
 /// Whether an operand becomes a number: a text or a date in a calculation, and a text that is compared with a number.
 fn becomes_number(op: &BinaryOperator, kind: &DataType, other: &DataType) -> bool {
-    use BinaryOperator::{
-        Divide, Eq, Gt, GtEq, Lt, LtEq, Minus, Modulo, Multiply, MyIntegerDivide, NotEq, Plus, Spaceship,
-    };
+    use BinaryOperator::{Divide, Minus, Modulo, Multiply, MyIntegerDivide, Plus};
     match op {
         Plus | Minus | Multiply | Divide | Modulo | MyIntegerDivide => {
             is_text(kind) || (is_temporal(kind) && !matches!(other, DataType::Interval(_)))
         }
-        Eq | NotEq | Lt | LtEq | Gt | GtEq | Spaceship => {
-            (is_text(kind) && is_number(other)) || (is_clock(kind) && is_number(other))
-        }
+        op if is_comparison(op) => (is_text(kind) || is_temporal(kind)) && is_number(other),
         _ => false,
+    }
+}
+
+fn is_comparison(op: &BinaryOperator) -> bool {
+    use BinaryOperator::{Eq, Gt, GtEq, Lt, LtEq, NotEq, Spaceship};
+    matches!(op, Eq | NotEq | Lt | LtEq | Gt | GtEq | Spaceship)
+}
+
+/// Makes a literal a date that is compared with one, and returns its type as well: DataFusion takes a number for one of
+/// days, and reads texts in one spelling only.
+pub fn dated(value: Expr, kind: DataType, other: &DataType) -> (Expr, DataType) {
+    let is_date = is_temporal(other) && !is_clock(other);
+    match &value {
+        Expr::Literal(literal, _) if is_date => match literal_moment(literal) {
+            Some(date) => (lit(date.clone()), date.data_type()),
+            None => (value, kind),
+        },
+        _ => (value, kind),
     }
 }
 
@@ -253,6 +287,15 @@ fn unless_zero(divisor: Expr, kind: &DataType) -> Result<Expr> {
 
 fn is_number(kind: &DataType) -> bool {
     kind.is_numeric() || *kind == DataType::Boolean
+}
+
+fn is_decimal(kind: &DataType) -> bool {
+    matches!(kind, DataType::Decimal128(..) | DataType::Decimal256(..))
+}
+
+/// Makes a number a double.
+fn double(value: Expr, kind: &DataType) -> Expr {
+    if *kind == DataType::Float64 { value } else { cast(value, DataType::Float64) }
 }
 
 fn is_whole(kind: &DataType) -> bool {

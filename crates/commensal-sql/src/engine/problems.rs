@@ -6,7 +6,7 @@ use datafusion::common::{Column, SchemaError};
 use datafusion::error::DataFusionError;
 use datafusion::execution::context::SessionState;
 use datafusion::sql::parser::Statement;
-use datafusion::sql::sqlparser::ast::{Expr, Select, Visit, Visitor, visit_expressions};
+use datafusion::sql::sqlparser::ast::{Expr, GroupByExpr, Select, Visit, Visitor, visit_expressions};
 use std::ops::ControlFlow;
 
 /// Why a statement cannot be planned.
@@ -27,7 +27,7 @@ pub fn explain(
     {
         return error;
     }
-    let mut calls = Calls { state, unknown: None, misplaced: false };
+    let mut calls = Calls { state, unknown: None, misplaced: false, has_groups: false };
     if let Statement::Statement(statement) = statement {
         let _: ControlFlow<()> = Visit::visit(statement.as_ref(), &mut calls);
     }
@@ -38,7 +38,14 @@ pub fn explain(
         Calls { misplaced: true, .. } => {
             Error::Name(Problem::GroupFunction, "Invalid use of group function".to_owned())
         }
-        _ => error.into(),
+        Calls { has_groups, .. } => match Error::from(error) {
+            Error::Name(Problem::Ungrouped, _) if !has_groups => {
+                let text = "Mixing of GROUP columns (MIN(),MAX(),COUNT(),...) with no GROUP columns is \
+                            illegal if there is no GROUP BY clause";
+                Error::Name(Problem::Mixed, text.to_owned())
+            }
+            error => error,
+        },
     }
 }
 
@@ -65,6 +72,8 @@ struct Calls<'a> {
     state: &'a SessionState,
     unknown: Option<String>,
     misplaced: bool,
+    /// Whether a query has a GROUP BY.
+    has_groups: bool,
 }
 
 impl Calls<'_> {
@@ -92,6 +101,7 @@ impl Visitor for Calls<'_> {
 
     fn pre_visit_select(&mut self, select: &Select) -> ControlFlow<()> {
         self.misplaced |= self.aggregates(&select.selection) || self.aggregates(&select.group_by);
+        self.has_groups |= !matches!(&select.group_by, GroupByExpr::Expressions(keys, _) if keys.is_empty());
         ControlFlow::Continue(())
     }
 

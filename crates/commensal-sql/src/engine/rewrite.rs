@@ -229,11 +229,18 @@ pub fn written(value: &ScalarValue) -> Result<String, Error> {
     })
 }
 
-/// Creates a literal: a number if the value is an integer, otherwise a string.
+/// Whether a text is digits with a point in between.
+fn is_decimal(value: &str) -> bool {
+    let are_digits =
+        |part: &str| (1..=18).contains(&part.len()) && part.bytes().all(|digit| digit.is_ascii_digit());
+    value.split_once('.').is_some_and(|(whole, fraction)| are_digits(whole) && are_digits(fraction))
+}
+
+/// Creates a literal: a number if the value is written as one, otherwise a string.
 fn literal(value: &str) -> Expr {
-    let value = match value.parse::<i64>() {
-        Ok(_) => Value::Number(value.to_owned(), false),
-        Err(_) => Value::SingleQuotedString(value.to_owned()),
+    let value = match value.parse::<i64>().is_ok() || is_decimal(value) {
+        true => Value::Number(value.to_owned(), false),
+        false => Value::SingleQuotedString(value.to_owned()),
     };
     Expr::Value(value.into())
 }
@@ -503,10 +510,9 @@ impl VisitorMut for Literals<'_> {
             Some(LimitClause::OffsetCommaLimit { offset, limit }) => vec![offset, limit],
             None => Vec::new(),
         };
-        // Some clients send all values as texts.
+        // Some clients send all values as texts, or all numbers as floating point numbers.
         for expr in limits {
-            let text = self.value(expr).and_then(|value| value.try_as_str().flatten()).map(str::to_owned);
-            if let Some(number) = text.filter(|text| text.parse::<u64>().is_ok()) {
+            if let Some(number) = self.value(expr).and_then(row_count) {
                 *expr = Expr::Value(Value::Number(number, false).into());
             }
         }
@@ -522,6 +528,16 @@ impl VisitorMut for Literals<'_> {
         }
         ControlFlow::Continue(())
     }
+}
+
+/// Returns the number of rows that a value is.
+fn row_count(value: &ScalarValue) -> Option<String> {
+    let text = match value {
+        // Without a fraction, this is written without a point.
+        ScalarValue::Float64(Some(number)) => number.to_string(),
+        value => value.try_as_str().flatten()?.to_owned(),
+    };
+    text.parse::<u64>().is_ok().then_some(text)
 }
 
 /// Returns the literal of a value.
@@ -562,8 +578,13 @@ fn literal_of(value: &ScalarValue) -> Result<Expr, Error> {
         _ if values::is_text(&kind) => quoted(text()?),
         _ if kind == ArrowType::Date32 => cast(text()?, DataType::Date),
         _ if values::is_clock(&kind) => {
-            let micros = value.cast_to(&ArrowType::Duration(TimeUnit::Microsecond))?;
-            let ScalarValue::DurationMicrosecond(Some(micros)) = micros else {
+            let micros = match kind {
+                ArrowType::Duration(_) => value.cast_to(&ArrowType::Duration(TimeUnit::Microsecond))?,
+                _ => value.cast_to(&ArrowType::Time64(TimeUnit::Microsecond))?,
+            };
+            let (ScalarValue::DurationMicrosecond(Some(micros))
+            | ScalarValue::Time64Microsecond(Some(micros))) = micros
+            else {
                 return Err(without_literal(&kind));
             };
             cast(clock_text(micros), DataType::Time(Some(6), TimezoneInfo::None))

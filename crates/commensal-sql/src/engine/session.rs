@@ -415,6 +415,7 @@ impl Session {
             "row_count()" => Some("-1".to_owned()),
             "@@warning_count" => Some(self.connection.warnings_before().to_string()),
             "@@error_count" => Some("0".to_owned()),
+            "@@in_transaction" => Some(u8::from(self.connection.in_transaction()).to_string()),
             _ => variables.get(name.strip_prefix("@@").unwrap_or(name)),
         }
     }

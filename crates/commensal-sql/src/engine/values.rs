@@ -7,13 +7,14 @@ use super::functions::{
     self, CLOCK_OF_MOMENT, CLOCK_OF_NUMBER, CLOCK_OF_TEXT, DOUBLE_OF_TEXT, MOMENT_OF_NUMBER, NUMBER_OF_CLOCK,
     NUMBER_OF_DATE, NUMBER_OF_MOMENT, READ_MOMENT, TEXT_OF_CLOCK, TEXT_OF_DOUBLE, WHOLE_OF_TEXT,
 };
-use super::kernels::is_extreme;
+use super::kernels::{is_extreme, to_unsigned};
 use datafusion::arrow::compute::cast as cast_array;
 use datafusion::arrow::compute::kernels::length::length;
 use datafusion::arrow::datatypes::{DECIMAL128_MAX_PRECISION, DataType, Field, FieldRef, TimeUnit};
 use datafusion::common::{Result, ScalarValue, internal_err, not_impl_err, plan_err};
 use datafusion::functions::expr_fn::to_char;
 use datafusion::functions::math::expr_fn::{ceil, floor, round};
+use datafusion::functions::unicode::substr;
 use datafusion::logical_expr::simplify::{ExprSimplifyResult, SimplifyContext};
 use datafusion::logical_expr::{
     ColumnarValue, Expr, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
@@ -36,6 +37,9 @@ pub const RAW: &str = "__raw";
 /// Name of the function that gives the number of bytes of a value.
 const LENGTH: &str = "__length";
 
+/// Name of the function that gives a part of a value.
+pub const SUBSTRING: &str = "__substring";
+
 /// Name of the function that makes a value a date with time; NULL if it is none.
 pub const DATETIME: &str = "__datetime";
 
@@ -47,6 +51,9 @@ pub const CLOCK: &str = "__clock";
 
 /// Name of the function that makes a value an integer.
 pub const SIGNED: &str = "__signed";
+
+/// Name of the function that makes a value an integer without a sign.
+pub const UNSIGNED: &str = "__unsigned";
 
 /// Name of the function that makes a value a whole number for a parameter: a fraction is rounded.
 pub const WHOLE: &str = "__whole";
@@ -63,17 +70,40 @@ const UNSIGNED_ZERO: &str = "__unsigned_zero";
 /// Name of the function that gives a decimal as many digits as it was rounded to.
 const DIGITS: &str = "__digits";
 
+/// Name of MySQL's function that gives the character set of a value.
+const CHARSET: &str = "charset";
+
+/// Name of MySQL's function that gives the collation of a value.
+const COLLATION: &str = "collation";
+
+/// Names of the functions with one argument that [`Conversion`] is.
+const CONVERSIONS: [&str; 15] = [
+    NUMBER,
+    TEXT,
+    EITHER,
+    RAW,
+    DATETIME,
+    DATE,
+    CLOCK,
+    SIGNED,
+    UNSIGNED,
+    WHOLE,
+    CEIL,
+    FLOOR,
+    UNSIGNED_ZERO,
+    CHARSET,
+    COLLATION,
+];
+
 /// Returns the functions.
 #[must_use]
 pub fn functions() -> Vec<Arc<ScalarUDF>> {
-    let mut all: Vec<_> =
-        [NUMBER, TEXT, EITHER, RAW, DATETIME, DATE, CLOCK, SIGNED, WHOLE, CEIL, FLOOR, UNSIGNED_ZERO]
-            .map(conversion)
-            .map(Arc::new)
-            .into();
+    let mut all: Vec<_> = CONVERSIONS.map(conversion).map(Arc::new).into();
     let signature = Signature::any(2, Volatility::Immutable);
     all.push(Arc::new(ScalarUDF::new_from_impl(Digits { signature })));
     all.push(Arc::new(ScalarUDF::new_from_impl(Length::new())));
+    let signature = Signature::variadic_any(Volatility::Immutable);
+    all.push(Arc::new(ScalarUDF::new_from_impl(Substring { signature })));
     all
 }
 
@@ -137,6 +167,16 @@ pub fn number(value: Expr, kind: &DataType) -> Expr {
         },
         kind if number_type(kind) != *kind => cast(value, number_type(kind)),
         _ => value,
+    }
+}
+
+/// Makes a value an integer without a sign.
+fn unsigned(value: Expr, kind: &DataType) -> Expr {
+    match kind {
+        kind if is_text(kind) => to_unsigned(cast(value, DataType::Utf8)),
+        kind if is_temporal(kind) => to_unsigned(cast(number(value, kind), DataType::Int64)),
+        kind if kind.is_signed_integer() => to_unsigned(cast(value, DataType::Int64)),
+        _ => cast(value, DataType::UInt64),
     }
 }
 
@@ -229,6 +269,7 @@ impl ScalarUDFImpl for Conversion {
     fn return_type(&self, types: &[DataType]) -> Result<DataType> {
         match types {
             [kind] if self.name == NUMBER => Ok(number_type(kind)),
+            [_] if [CHARSET, COLLATION].contains(&self.name) => Ok(DataType::Utf8),
             [kind] if self.name == UNSIGNED_ZERO => Ok(kind.clone()),
             [kind] if [CEIL, FLOOR].contains(&self.name) => Ok(match number_type(kind) {
                 DataType::Float32 | DataType::Float64 => DataType::Float64,
@@ -240,6 +281,7 @@ impl ScalarUDFImpl for Conversion {
             [_] if [TEXT, EITHER, RAW].contains(&self.name) => Ok(DataType::Utf8),
             [_] => Ok(match self.name {
                 SIGNED | WHOLE => DataType::Int64,
+                UNSIGNED => DataType::UInt64,
                 DATE => DataType::Date32,
                 CLOCK => functions::CLOCK,
                 _ => DataType::Timestamp(TimeUnit::Microsecond, None),
@@ -255,11 +297,17 @@ impl ScalarUDFImpl for Conversion {
         let kind = context.get_data_type(&value)?;
         let result = self.return_type(std::slice::from_ref(&kind))?;
         Ok(ExprSimplifyResult::Simplified(match kind {
+            // What is no text is bytes, also a number.
+            kind if self.name == CHARSET => lit(if is_text(&kind) { "utf8mb4" } else { "binary" }),
+            kind if self.name == COLLATION => {
+                lit(if is_text(&kind) { "utf8mb4_general_ci" } else { "binary" })
+            }
             kind if self.name == NUMBER && is_text(&kind) => cast(number(value, &kind), result),
             kind if self.name == NUMBER => number(value, &kind),
             kind if self.name == UNSIGNED_ZERO => unsigned_zero(value, &kind),
             kind if [CEIL, FLOOR].contains(&self.name) => rounded(value, &kind, self.name),
             kind if is_bytes(&kind) && [EITHER, RAW].contains(&self.name) => cast(value, result),
+            kind if self.name == UNSIGNED => unsigned(value, &kind),
             kind if self.name == CLOCK => clock(value, &kind),
             kind if is_clock(&kind) && [DATE, DATETIME].contains(&self.name) => {
                 return not_impl_err!("a time without a date is not a date");
@@ -344,6 +392,74 @@ impl ScalarUDFImpl for Digits {
 
     fn invoke_with_args(&self, _: ScalarFunctionArgs) -> Result<ColumnarValue> {
         internal_err!("{DIGITS} is replaced when its statement is planned")
+    }
+}
+
+/// Returns a part of a value that is bytes or a text.
+fn part(value: Expr, bounds: Vec<Expr>, result: DataType) -> Expr {
+    let bounds = bounds.into_iter().map(|bound| conversion(WHOLE).call(vec![bound]));
+    cast(functions::function(functions::PART).call([value].into_iter().chain(bounds).collect()), result)
+}
+
+/// `SUBSTRING`: a part of a text in characters, or of bytes: `(value, from)` or `(value, from, length)`.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Substring {
+    signature: Signature,
+}
+
+impl ScalarUDFImpl for Substring {
+    fn name(&self) -> &str {
+        SUBSTRING
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, types: &[DataType]) -> Result<DataType> {
+        Ok(match types.first() {
+            Some(kind) if is_bytes(kind) => DataType::Binary,
+            Some(kind) if is_text(kind) => kind.clone(),
+            _ => DataType::Utf8,
+        })
+    }
+
+    fn simplify(&self, arguments: Vec<Expr>, context: &SimplifyContext) -> Result<ExprSimplifyResult> {
+        let mut arguments = arguments.into_iter();
+        let Some(value) = arguments.next() else {
+            return plan_err!("{SUBSTRING} takes two or three arguments");
+        };
+        let bounds: Vec<Expr> = arguments.collect();
+        let kind = context.get_data_type(&value)?;
+        let result = self.return_type(std::slice::from_ref(&kind))?;
+        if is_bytes(&kind) {
+            return Ok(ExprSimplifyResult::Simplified(part(cast(value, DataType::Binary), bounds, result)));
+        }
+        let text = if is_text(&kind) { value } else { conversion(TEXT).call(vec![value]) };
+        let is_at_least = |bound: &Expr, least| matches!(bound, Expr::Literal(ScalarValue::Int64(Some(bound)), _) if *bound >= least);
+        // DataFusion's function is faster, but counts from before the beginning, and fails for a negative length.
+        let is_plain = match bounds.as_slice() {
+            [from] => is_at_least(from, 1),
+            [from, length] => is_at_least(from, 1) && is_at_least(length, 0),
+            _ => false,
+        };
+        Ok(ExprSimplifyResult::Simplified(match is_plain {
+            true => substr().call([text].into_iter().chain(bounds).collect()),
+            false => part(cast(text, DataType::Utf8), bounds, result),
+        }))
+    }
+
+    fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        // A condition of SHOW is not optimized before it is evaluated. Other values need their conversion first.
+        let is_ready = arguments.args.iter().enumerate().all(|(at, one)| match one.data_type() {
+            DataType::Utf8 | DataType::Binary => at == 0,
+            DataType::Int64 => at > 0,
+            _ => false,
+        });
+        if !is_ready {
+            return internal_err!("{SUBSTRING} is replaced when its statement is planned");
+        }
+        functions::function(functions::PART).invoke_with_args(arguments)
     }
 }
 

@@ -5,7 +5,7 @@ use super::error::{Error, Problem};
 use super::mysql_variables;
 use super::terms::{PlanOptions, QueryLimits};
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Type of a variable's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,6 +130,25 @@ fn current(name: &str) -> &str {
     }
 }
 
+/// Returns the value that a variable has unless it is set.
+fn default_of(name: &str) -> Option<String> {
+    let (default, _) = known(name)?;
+    let now = (name == "timestamp").then(|| SystemTime::now().duration_since(UNIX_EPOCH).ok()).flatten();
+    Some(match now {
+        Some(now) => format!("{}.{:06}", now.as_secs(), now.subsec_micros()),
+        None => default.to_owned(),
+    })
+}
+
+/// Returns 1 or 0 for a word that means on or off.
+fn bit(value: &str) -> Option<&'static str> {
+    match value.to_ascii_lowercase().as_str() {
+        "1" | "true" | "on" => Some("1"),
+        "0" | "false" | "off" => Some("0"),
+        _ => None,
+    }
+}
+
 /// The variables that a session has set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Variables(BTreeMap<String, String>);
@@ -139,7 +158,9 @@ impl Variables {
     #[must_use]
     pub fn get(&self, name: &str) -> Option<String> {
         let name = current(name);
-        self.0.get(name).cloned().or_else(|| known(name).map(|(default, _)| default.to_owned()))
+        let value = self.0.get(name).cloned().or_else(|| default_of(name))?;
+        let bit = mysql_variables::is_switch(name).then(|| bit(&value)).flatten();
+        Some(bit.map_or(value, str::to_owned))
     }
 
     /// Sets a variable; `None` as the value restores the default. The value of a user's variable (`@name`) is a literal.
@@ -174,11 +195,7 @@ impl Variables {
                 "0" | "false" | "off" => "false".to_owned(),
                 _ => return Err(wrong()),
             },
-            Kind::Bit => match value.to_ascii_lowercase().as_str() {
-                "1" | "true" | "on" => "1".to_owned(),
-                "0" | "false" | "off" => "0".to_owned(),
-                _ => return Err(wrong()),
-            },
+            Kind::Bit => bit(value).ok_or_else(wrong)?.to_owned(),
             Kind::Number => value.parse::<u64>().map_err(|_| wrong())?.to_string(),
             Kind::Seconds => {
                 let seconds =
@@ -230,7 +247,8 @@ impl Variables {
         let matters = match name {
             "time_zone" => !["UTC", "SYSTEM", "+00:00"].contains(&value.as_str()),
             "sql_mode" => value.split(',').any(|mode| MODES.contains(&mode.trim())),
-            "sql_auto_is_null" => ["1", "ON", "TRUE"].contains(&value.as_str()),
+            "sql_auto_is_null" => value == "1",
+            "timestamp" => self.0.contains_key(name),
             _ => false,
         };
         matters.then(|| format!("{name} is stored and shown, but not enforced"))
@@ -252,9 +270,10 @@ impl Variables {
     /// The value in SHOW VARIABLES.
     fn shown(&self, name: &str) -> String {
         let value = self.get(name).unwrap_or_default();
-        match (known(current(name)), value.as_str()) {
-            (Some((_, Kind::Bit)), "1") => "ON".to_owned(),
-            (Some((_, Kind::Bit)), "0") => "OFF".to_owned(),
+        let is_bit = matches!(known(current(name)), Some((_, Kind::Bit)));
+        match value.as_str() {
+            "1" if is_bit || mysql_variables::is_switch(name) => "ON".to_owned(),
+            "0" if is_bit || mysql_variables::is_switch(name) => "OFF".to_owned(),
             _ => value,
         }
     }
@@ -354,6 +373,9 @@ mod tests {
             ("version", "9", Err("Variable 'version' is a read only variable")),
             ("autocomit", "1", Err("Unknown system variable 'autocomit'")),
             ("@mine", "1", Ok("1")),
+            ("unique_checks", "off", Ok("0")),
+            ("big_tables", "ON", Ok("1")),
+            ("query_cache_type", "OFF", Ok("OFF")),
             ("wait_timeout", "5", Ok("5")),
             ("tx_isolation", "READ-COMMITTED", Ok("READ-COMMITTED")),
             ("transaction_read_only", "ON", Ok("1")),

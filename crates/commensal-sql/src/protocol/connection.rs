@@ -270,6 +270,11 @@ pub(super) fn failure(error: &Error) -> Failure {
             Problem::JsonPath => (3143, "42000"),
             Problem::JsonWildcard => (3149, "42000"),
             Problem::Grant => (1141, "42000"),
+            Problem::Ungrouped => (1055, "42000"),
+            Problem::Mixed => (1140, "42000"),
+            Problem::Unselected => (3065, "HY000"),
+            Problem::Pattern => (1139, "42000"),
+            Problem::Collation => (1273, "HY000"),
         },
         _ => (1105, "HY000"),
     };
@@ -516,7 +521,8 @@ impl Served {
 
     async fn rows(&mut self, mut all: Rows, way: RowFormat) -> io::Result<Result<(), Failure>> {
         let letters = self.results();
-        self.answers.columns(&rows::columns(&all.schema, letters));
+        let columns = rows::columns(&all.schema, letters);
+        self.answers.columns(&columns);
         let mut sent = 0;
         loop {
             let batch = match all.next().await {
@@ -528,7 +534,7 @@ impl Served {
                 }
                 Err(error) => return Ok(Err(failure(&error))),
             };
-            let ready = match Ready::new(&batch, letters) {
+            let ready = match Ready::new(&batch, &columns, letters) {
                 Ok(ready) => ready,
                 Err(error) => return Ok(Err(failure(&Error::Engine(error.to_string())))),
             };

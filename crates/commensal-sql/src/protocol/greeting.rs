@@ -32,8 +32,9 @@ const LONG_PROOF: u32 = 0x0020_0000;
 /// `CLIENT_DEPRECATE_EOF`.
 pub const NO_EOF: u32 = 0x0100_0000;
 
-/// Capability flags of this server. They include `CLIENT_LONG_PASSWORD`, `TRANSACTIONS` (so that responses contain the
-/// session's status flags), `MULTI_RESULTS`, `PS_MULTI_RESULTS` and `CONNECT_ATTRS`.
+/// Capability flags of this server. They include `CLIENT_LONG_PASSWORD`, `LONG_FLAG` (without it, Connector/J reads one
+/// byte of a column's flags, and the wrong number of decimals), `TRANSACTIONS` (so that responses contain the session's
+/// status flags), `MULTI_RESULTS`, `PS_MULTI_RESULTS` and `CONNECT_ATTRS`.
 const CAPABILITIES: u32 = WITH_DATABASE
     | COMPRESS
     | PROTOCOL_41
@@ -43,6 +44,7 @@ const CAPABILITIES: u32 = WITH_DATABASE
     | LONG_PROOF
     | NO_EOF
     | 0x0000_0001
+    | 0x0000_0004
     | 0x0000_2000
     | 0x0002_0000
     | 0x0004_0000
@@ -250,6 +252,17 @@ mod tests {
     fn login(said: u32, rest: &[u8]) -> Option<Login> {
         let bytes = [&said.to_le_bytes()[..], &[0; 28], rest].concat();
         read(&Packet { first: 1, number: 1, bytes })
+    }
+
+    #[test]
+    fn capabilities() {
+        let packet = greeting(1, &[b'a'; SALT], false);
+        // The version ends with a zero; the number, eight bytes of salt and another zero stand before the flags.
+        let version = packet[5..].iter().position(|byte| *byte == 0).unwrap();
+        let at = 5 + version + 1 + 4 + 8 + 1;
+        let low = u32::from(u16::from_le_bytes([packet[at], packet[at + 1]]));
+        assert_eq!(low, CAPABILITIES & 0xffff);
+        assert_eq!(low & 0x0000_0004, 0x0000_0004, "CLIENT_LONG_FLAG");
     }
 
     #[test]

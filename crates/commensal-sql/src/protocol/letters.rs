@@ -41,6 +41,15 @@ impl Letters {
         }
     }
 
+    /// Returns the number of bytes of the longest character.
+    #[must_use]
+    pub fn longest(self) -> u32 {
+        match self {
+            Letters::Utf8 => 4,
+            Letters::Latin1 => 1,
+        }
+    }
+
     /// Converts text to this set; characters that it does not have become question marks.
     #[must_use]
     pub fn encode(self, text: &str) -> Cow<'_, [u8]> {

@@ -33,6 +33,7 @@ enum What {
 /// The rows of an execution that the client has not fetched yet.
 struct Cursor {
     rows: Rows,
+    columns: Vec<Column>,
     ready: Option<Ready>,
     /// Number of rows of `ready` that were fetched.
     fetched: usize,
@@ -159,7 +160,7 @@ impl Served {
         }
         self.answers.cursor = 0;
         if let Some(statement) = self.statements.get_mut(&id) {
-            statement.cursor = Some(Cursor { rows, ready: None, fetched: 0 });
+            statement.cursor = Some(Cursor { rows, columns, ready: None, fetched: 0 });
         }
         self.send().await
     }
@@ -184,7 +185,7 @@ impl Served {
                     Ok(None) => break true,
                     Err(error) => return Ok(Err(failure(&error))),
                 };
-                match Ready::new(&batch, letters) {
+                match Ready::new(&batch, &cursor.columns, letters) {
                     Ok(ready) => (cursor.ready, cursor.fetched) = (Some(ready), 0),
                     Err(error) => return Ok(Err(failure(&Error::Engine(error.to_string())))),
                 }

@@ -53,15 +53,19 @@ impl Placeholders {
         }
         let mut values = Vec::with_capacity(self.number);
         for at in 0..self.number {
-            let (kind, unsigned) = *self.types.get(at)?;
             let piece = u16::try_from(at).ok().and_then(|at| self.pieces.remove(&at));
+            // NULL needs no type: Connector/J sends none if all values are NULL.
+            if piece.is_none() && nulls[at / 8] & 1 << (at % 8) != 0 {
+                values.push(ScalarValue::Null);
+                continue;
+            }
+            let (kind, unsigned) = *self.types.get(at)?;
             // VARCHAR, VAR_STRING and STRING; the other types of strings hold bytes.
             let is_text = matches!(kind, 15 | 253 | 254) && letters != Letters::Utf8;
             let decoded = |bytes: &[u8]| letters.decode(bytes).ok().map(|text| ScalarValue::from(&*text));
             values.push(match piece {
                 Some(piece) if is_text => decoded(&piece)?,
                 Some(piece) => of_bytes(&piece),
-                None if nulls[at / 8] & 1 << (at % 8) != 0 => ScalarValue::Null,
                 None if is_text => decoded(bytes.with_length()?)?,
                 None => value(&mut bytes, kind, unsigned)?,
             });
@@ -223,6 +227,20 @@ mod tests {
             placeholders.piece(0, &[0x80]);
             let values = placeholders.read(PayloadReader(&[0, 1, kind, 0]), Letters::Latin1).unwrap();
             assert_eq!(values, [want]);
+        }
+    }
+
+    #[test]
+    fn null_needs_no_type() {
+        let mut placeholders = Placeholders::new(2);
+        let null = placeholders.read(PayloadReader(&[3, 0]), Letters::Utf8).unwrap();
+        assert_eq!(null, [ScalarValue::Null, ScalarValue::Null]);
+        // The second value is not NULL.
+        assert_eq!(placeholders.read(PayloadReader(&[1, 0, 7]), Letters::Utf8), None);
+        // Its type is kept for the next execution.
+        for packet in [&[1, 1, 6, 0, 1, 0, 7][..], &[1, 0, 7]] {
+            let values = placeholders.read(PayloadReader(packet), Letters::Utf8).unwrap();
+            assert_eq!(values, [ScalarValue::Null, ScalarValue::Int64(Some(7))]);
         }
     }
 

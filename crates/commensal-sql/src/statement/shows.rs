@@ -211,9 +211,57 @@ const FORMS: [Form; 12] = [
     (&[&["FUNCTION", "STATUS"]], "routines", "ROUTINE_TYPE = 'FUNCTION'", ShowTarget::Nowhere, &ROUTINE),
 ];
 
+/// The columns of `SHOW REPLICA STATUS`. A column with a `#` has numbers.
+const REPLICA: &str = "Replica_IO_State Source_Host Source_User Source_Port# Connect_Retry# Source_Log_File \
+     Read_Source_Log_Pos# Relay_Log_File Relay_Log_Pos# Relay_Source_Log_File Replica_IO_Running \
+     Replica_SQL_Running Replicate_Do_DB Replicate_Ignore_DB Replicate_Do_Table Replicate_Ignore_Table \
+     Replicate_Wild_Do_Table Replicate_Wild_Ignore_Table Last_Errno# Last_Error Skip_Counter# \
+     Exec_Source_Log_Pos# Relay_Log_Space# Until_Condition Until_Log_File Until_Log_Pos# \
+     Source_SSL_Allowed Source_SSL_CA_File Source_SSL_CA_Path Source_SSL_Cert Source_SSL_Cipher \
+     Source_SSL_Key Seconds_Behind_Source# Source_SSL_Verify_Server_Cert Last_IO_Errno# Last_IO_Error \
+     Last_SQL_Errno# Last_SQL_Error Replicate_Ignore_Server_Ids Source_Server_Id# Source_UUID \
+     Source_Info_File SQL_Delay# SQL_Remaining_Delay# Replica_SQL_Running_State Source_Retry_Count# \
+     Source_Bind Last_IO_Error_Timestamp Last_SQL_Error_Timestamp Source_SSL_Crl Source_SSL_Crlpath \
+     Retrieved_Gtid_Set Executed_Gtid_Set Auto_Position# Replicate_Rewrite_DB Channel_Name \
+     Source_TLS_Version";
+
+/// Statements about what this server does not have: their words, and their columns. Before MySQL 8.0.22, a source was a
+/// master and a replica a slave.
+const EMPTY: [(&[&str], &str); 7] = [
+    (&["REPLICA", "STATUS"], REPLICA),
+    (&["SLAVE", "STATUS"], REPLICA),
+    (&["REPLICAS"], "Server_Id# Host Port# Source_Id# Replica_UUID"),
+    (&["SLAVE", "HOSTS"], "Server_Id# Host Port# Source_Id# Replica_UUID"),
+    (&["MASTER", "STATUS"], "File Position# Binlog_Do_DB Binlog_Ignore_DB Executed_Gtid_Set"),
+    (&["BINARY", "LOG", "STATUS"], "File Position# Binlog_Do_DB Binlog_Ignore_DB Executed_Gtid_Set"),
+    (&["PROFILES"], "Query_ID# Duration# Query"),
+];
+
+/// Parses a statement whose answer has no rows, and returns the query for it.
+fn empty(cursor: &mut Cursor) -> Result<Option<String>, SyntaxError> {
+    let words = EMPTY.iter().find(|(words, _)| cursor.take(&[&["SHOW"][..], *words].concat()));
+    let Some((words, columns)) = words else { return Ok(None) };
+    let is_old = words.contains(&"SLAVE");
+    if words.contains(&"STATUS") && cursor.take(&["FOR", "CHANNEL"]) {
+        cursor.quoted("a channel in quotes")?;
+    }
+    let columns: Vec<String> = columns
+        .split_whitespace()
+        .map(|column| {
+            let (title, value) = column.strip_suffix('#').map_or((column, "''"), |title| (title, "0"));
+            let title = match is_old {
+                true => title.replace("Replica_", "Slave_").replace("Source", "Master"),
+                false => title.to_owned(),
+            };
+            format!("{value} AS `{title}`")
+        })
+        .collect();
+    Ok(Some(format!("SELECT {} FROM information_schema.user_privileges WHERE FALSE", columns.join(", "))))
+}
+
 /// Parses one of these statements; returns `None` for others.
 pub(super) fn statement(cursor: &mut Cursor) -> Result<Option<Statement>, SyntaxError> {
-    if let Some(text) = of_one_column(cursor) {
+    if let Some(text) = of_one_column(cursor).map_or_else(|| empty(cursor), |text| Ok(Some(text)))? {
         return Ok(Some(Statement::PassedOn(PassedOn { text, variables: Vec::new() })));
     }
     for (spellings, table, condition, place, columns) in &FORMS {

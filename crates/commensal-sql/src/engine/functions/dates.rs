@@ -3,6 +3,7 @@
 use super::row::ArgumentKind::{Clock, ClockOrMoment, Date, DateOrMoment, Double, Moment, Text, Whole};
 use super::row::{CellValue, RowFunction, date_of};
 use chrono::{Datelike, Months, NaiveDate, NaiveDateTime, NaiveTime, TimeDelta, Timelike};
+use datafusion::common::ScalarValue;
 use std::fmt::Write;
 
 /// Name of the function that adds to a date, or to a date with time, what leaves a date a date: `(date, number, unit, sign)`.
@@ -266,6 +267,29 @@ fn read_moment(text: &str) -> Option<NaiveDateTime> {
     let date =
         NaiveDate::from_ymd_opt(i32::try_from(year).ok()?, month, day).filter(|date| is_date(*date))?;
     date.and_hms_opt(hour, minute, second)?.checked_add_signed(TimeDelta::microseconds((tenths + 5) / 10))
+}
+
+/// Returns the date that a literal is which is compared with a date; `None` if it is none, and for a text that DataFusion
+/// reads itself.
+#[must_use]
+pub fn literal_moment(literal: &ScalarValue) -> Option<ScalarValue> {
+    let moment = match literal {
+        ScalarValue::Int64(Some(number)) => moment_of_number(*number)?,
+        ScalarValue::Decimal128(Some(_), ..) => read_moment(&literal.to_string())?,
+        literal => {
+            let text = literal.try_as_str()??;
+            let usual = text.get(..10).map(|day| NaiveDate::parse_from_str(day, "%Y-%m-%d"));
+            if usual.is_some_and(|day| day.is_ok()) {
+                return None;
+            }
+            read_moment(text)?
+        }
+    };
+    let day = moment.date().signed_duration_since(NaiveDate::default()).num_days();
+    Some(match moment.time() != NaiveTime::MIN {
+        true => ScalarValue::TimestampMicrosecond(Some(moment.and_utc().timestamp_micros()), None),
+        false => ScalarValue::Date32(i32::try_from(day).ok()),
+    })
 }
 
 /// The weekday of a date, from the first day of the week.

@@ -13,7 +13,7 @@ pub enum ArgumentKind {
     Double,
     Date,
     Moment,
-    /// Bytes, as given, or a text.
+    /// Bytes, as given, or a text; as a result, bytes if an argument is.
     Raw,
     /// A text, bytes or a whole number, as given.
     Either,

@@ -12,6 +12,8 @@ use std::cell::RefCell;
 
 /// The longest text that a function makes, as MySQL's `max_allowed_packet` limits it.
 const LONGEST: usize = 16 << 20;
+/// Name of the function that gives a part of a text or of bytes.
+pub const PART: &str = "__part";
 /// Length of a line of `TO_BASE64`.
 const BASE64_LINE: usize = 76;
 
@@ -26,11 +28,7 @@ pub(super) const ROWS: &[RowFunction] = &[
     RowFunction::new("find_in_set", &[Text, Text], Whole, |of| {
         Some(find_in_set(of[0].text(), of[1].text()).into())
     }),
-    RowFunction::new("concat", &[Text], Text, |of| {
-        let length: usize = of.iter().map(|one| one.text().len()).sum();
-        (length <= LONGEST).then(|| of.iter().map(CellValue::text).collect::<String>().into())
-    })
-    .variadic(),
+    RowFunction::new("concat", &[Raw], Raw, concat).variadic(),
     RowFunction::new("left", &[Text, Whole], Text, |of| {
         Some(of[0].text().chars().take(count(of[1].whole())).collect::<String>().into())
     }),
@@ -38,9 +36,9 @@ pub(super) const ROWS: &[RowFunction] = &[
         let skipped = of[0].text().chars().count().saturating_sub(count(of[1].whole()));
         Some(of[0].text().chars().skip(skipped).collect::<String>().into())
     }),
-    RowFunction::new("__substring", &[Text, Whole, Whole], Text, |of| {
+    RowFunction::new(PART, &[Raw, Whole, Whole], Raw, |of| {
         let length = of.get(2).map_or(usize::MAX, |length| count(length.whole()));
-        Some(substring(of[0].text(), of[1].whole(), length).into())
+        Some(part(&of[0], of[1].whole(), length))
     })
     .at_least(2),
     RowFunction::new("upper", &[Text], Text, |of| Some(upper(of[0].text()).into())),
@@ -116,15 +114,35 @@ fn count(of: i64) -> usize {
     usize::try_from(of).unwrap_or(0)
 }
 
-/// A part of a text from a position on: from the end if it is negative, and nothing from 0.
-fn substring(text: &str, from: i64, length: usize) -> String {
-    let all = text.chars().count();
-    let from = match from {
+/// Joins texts; with bytes among them, the result is bytes.
+fn concat(of: &[CellValue<'_>]) -> Option<CellValue<'static>> {
+    let length: usize = of.iter().map(|one| one.bytes().len()).sum();
+    (length <= LONGEST).then_some(())?;
+    let has_bytes = of.iter().any(|one| matches!(one, CellValue::Bytes(_)));
+    Some(match has_bytes {
+        true => CellValue::Bytes(of.iter().flat_map(|one| one.bytes().iter().copied()).collect()),
+        false => of.iter().map(CellValue::text).collect::<String>().into(),
+    })
+}
+
+/// A part of a text or of bytes from a position on: from the end if it is negative, and nothing from 0.
+fn part(of: &CellValue<'_>, from: i64, length: usize) -> CellValue<'static> {
+    let skipped = |all: usize| match from {
         1.. => usize::try_from(from - 1).ok(),
         0 => None,
         _ => usize::try_from(from.unsigned_abs()).ok().and_then(|back| all.checked_sub(back)),
     };
-    from.map_or(String::new(), |from| text.chars().skip(from).take(length).collect())
+    match of {
+        CellValue::Bytes(bytes) => {
+            let part = skipped(bytes.len()).map(|from| bytes.iter().skip(from).take(length));
+            CellValue::Bytes(part.map_or_else(Vec::new, |part| part.copied().collect()))
+        }
+        text => {
+            let text = text.text();
+            let part = skipped(text.chars().count()).map(|from| text.chars().skip(from).take(length));
+            part.map_or_else(String::new, |part| part.collect::<String>()).into()
+        }
+    }
 }
 
 /// One letter for each letter: ß stays as it is.

@@ -383,3 +383,63 @@ fn tools_read_status_and_privileges() {
         assert_eq!(client.query(sql).rows(), [want], "{sql}");
     }
 }
+
+/// A truth value is a TINYINT(1) in a table and an INT(1) in an expression. Numbers of tables have no `BINARY_FLAG`.
+#[test]
+fn numbers_of_tables_and_of_expressions_differ() {
+    let fixture = Fixture::new();
+    fixture.csv("t.csv", "id,flag\n1,true\n");
+    let mut client = fixture.root();
+    client.ask("select id, flag, id = 1, id + 1 from t").unwrap();
+    let count = client.receive().unwrap()[0];
+    let definitions = (0..count).map(|_| {
+        let packet = client.receive().unwrap();
+        let end = packet.len();
+        (packet[end - 6], packet[end - 5] & 128)
+    });
+    // Types and flags.
+    let got: Vec<(u8, u8)> = definitions.collect();
+    assert_eq!(got, [(8, 0), (1, 0), (3, 128), (8, 128)]);
+    client.receive().unwrap();
+    client.packets(&mut |_| Ok(())).unwrap();
+    assert_eq!(client.prepared("select id, flag, id = 1, id from t", &[]).rows(), [["1", "1", "1", "1"]]);
+}
+
+/// A client may send no types with the first execution if all values are NULL.
+#[test]
+fn null_is_executed_without_a_type() {
+    let fixture = Fixture::new();
+    let mut client = fixture.root();
+    let (id, _) = client.prepare("select ?").unwrap().unwrap();
+    // No cursor, one iteration, the value is NULL, and no types.
+    client.send(0, &[&[0x17], &id.to_le_bytes()[..], &[0, 1, 0, 0, 0, 1, 0]].concat()).unwrap();
+    assert_eq!(client.receive().unwrap(), [1], "one column");
+    client.columns(1).unwrap();
+    assert_eq!(client.receive().unwrap(), [0, 4], "a row whose first cell is NULL");
+    client.packets(&mut |_| Ok(())).unwrap();
+    assert_eq!(client.query("select 5").cell(), "5");
+}
+
+/// The length of a text counts the bytes of the longest characters of the client's set.
+#[test]
+fn texts_and_bytes_have_lengths() {
+    let fixture = Fixture::new();
+    fixture.csv("t.csv", "s\na\n");
+    let mut client = fixture.root();
+    for (names, length) in [("utf8mb4", 262_140), ("latin1", 65_535)] {
+        client.all(&[&format!("set names {names}")]);
+        client.ask("select s, upper(s), x'41' from t").unwrap();
+        let count = client.receive().unwrap()[0];
+        let definitions = (0..count).map(|_| {
+            let packet = client.receive().unwrap();
+            let end = packet.len();
+            let length = u32::from_le_bytes(packet[end - 10..end - 6].try_into().unwrap());
+            (length, packet[end - 6], packet[end - 3])
+        });
+        // Length, type, and number of decimals.
+        let got: Vec<(u32, u8, u8)> = definitions.collect();
+        assert_eq!(got, [(length, 253, 0), (length, 253, 39), (65_535, 253, 0)], "{names}");
+        client.receive().unwrap();
+        client.packets(&mut |_| Ok(())).unwrap();
+    }
+}

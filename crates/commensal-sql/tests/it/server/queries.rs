@@ -499,6 +499,7 @@ fn names_of_columns_have_no_case() {
     let fixture = Fixture::new();
     fixture.csv("t.csv", "Id,wert\n1,10\n2,20\n");
     fixture.csv("u.csv", "ID,Wert2\n2,7\n");
+    fixture.csv("v.csv", "ID,Wert3\n2,8\n");
     let mut client = fixture.root();
     for (sql, want) in [
         ("select ID from t where WERT = 20", "2"),
@@ -514,6 +515,14 @@ fn names_of_columns_have_no_case() {
         ("select t.Wert from t join u on t.id = u.id", "20"),
         ("select u.id + t.ID from t join u on t.id = u.Id", "4"),
         ("select wert2 from t as a, u as b where a.ID = b.id", "7"),
+        ("select wert2 + WERT3 from u left join v using (id)", "15"),
+        ("select b.wert3 from u c join (u a join v b using (Id)) on c.id = a.id", "8"),
+        ("select a.eins from (select 1 as Eins) a join (select 1 as Eins) b using (EINS)", "1"),
+        (
+            "select count(*) from information_schema.key_column_usage a join \
+             information_schema.table_constraints b using (constraint_schema, constraint_name, table_name)",
+            "0",
+        ),
         ("select sum(WERT) over (order by ID) from t order by id desc limit 1", "30"),
     ] {
         assert_eq!(client.query(sql).cell(), want, "{sql}");

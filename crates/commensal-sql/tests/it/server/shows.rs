@@ -72,6 +72,52 @@ fn tools_read_the_columns_of_tables() {
     }
 }
 
+/// What is on or off is a word in SHOW VARIABLES, and a number in a query.
+#[test]
+fn variables_have_mysqls_values() {
+    let fixture = Fixture::new();
+    let mut client = fixture.root();
+    for (sql, want) in [
+        ("show variables like 'read_only'", vec!["read_only", "OFF"]),
+        ("show variables like 'unique_checks'", vec!["unique_checks", "ON"]),
+        (
+            "select @@read_only, @@log_bin, @@innodb_file_per_table + 1, @@in_transaction, @@event_scheduler",
+            vec!["0", "0", "2", "0", "OFF"],
+        ),
+        ("select @@timestamp > 1700000000, @@low_priority_updates, @@rand_seed1", vec!["1", "0", "0"]),
+    ] {
+        assert_eq!(client.query(sql).rows(), [want], "{sql}");
+    }
+    client.all(&["set unique_checks = off, @old = @@unique_checks, unique_checks = 1"]);
+    assert_eq!(client.query("select concat(@old, @@unique_checks)").cell(), "01");
+    client.all(&["begin"]);
+    assert_eq!(client.query("select @@in_transaction").cell(), "1");
+}
+
+/// This server has no replicas, no log of changes and no profiles, and says so in MySQL's columns.
+#[test]
+fn what_the_server_does_not_have_is_empty() {
+    let fixture = Fixture::new();
+    let mut client = fixture.root();
+    for (sql, first, last, width) in [
+        ("show slave status", "Slave_IO_State", "Master_TLS_Version", 57),
+        ("show replica status for channel 'x'", "Replica_IO_State", "Source_TLS_Version", 57),
+        ("show slave hosts", "Server_Id", "Slave_UUID", 5),
+        ("show replicas", "Server_Id", "Replica_UUID", 5),
+        ("show master status", "File", "Executed_Gtid_Set", 5),
+        ("show profiles", "Query_ID", "Query", 3),
+    ] {
+        let answer = client.query(sql);
+        assert!(answer.rows().is_empty(), "{sql}");
+        let titles = titles(&answer);
+        assert_eq!((titles[0], titles[width - 1], titles.len()), (first, last, width), "{sql}");
+        let is_slave = sql == "show slave status";
+        assert_eq!(titles.contains(&"Seconds_Behind_Master"), is_slave, "{sql}");
+    }
+    let own = client.query("show grants").rows();
+    assert_eq!(client.query("show grants for 'root'@'localhost'").rows(), own);
+}
+
 /// SHOW INDEX names a table and reads none of its rows, so a full queue does not hold it up.
 #[test]
 fn keys_are_shown_beside_a_full_queue() {
@@ -178,6 +224,32 @@ fn variables_of_the_user() {
     let answer = client.query(&format!("set {}", values.join(", ")));
     assert!(matches!(&answer, Answer::Err(_, text) if text.contains("1048576 bytes in all")), "{answer:?}");
     assert_eq!(client.query("select @v0 is null").cell(), "1", "a list is set as a whole");
+}
+
+#[test]
+fn errors_of_clauses_have_mysqls_numbers() {
+    let fixture = Fixture::new();
+    fixture.csv("t.csv", "id,i,s\n1,2,a\n2,3,b\n");
+    let mut client = fixture.root();
+    for (sql, number, part) in [
+        ("select id, i from t group by id", 1055, "isn't in GROUP BY"),
+        ("select id from t group by id order by i", 1055, "isn't in GROUP BY"),
+        ("select id, count(*) from t", 1140, "Mixing of GROUP columns"),
+        ("select id from t order by 7", 1054, "Unknown column '7' in 'order clause'"),
+        ("select id from t order by 0", 1054, "Unknown column '0' in 'order clause'"),
+        ("select count(*) from t group by 7", 1054, "Unknown column '7' in 'group statement'"),
+        ("select distinct id from t order by i", 3065, "incompatible with DISTINCT"),
+        ("select 'a' regexp '('", 1139, "Got error 'unclosed group' from regexp"),
+        ("select id from t where s regexp '['", 1139, "Got error 'unclosed character class' from regexp"),
+        ("select regexp_replace(s, '[', 'x') from t", 1139, "Got error 'unclosed character class'"),
+        ("select id from t limit -1", 1064, "near '-1'"),
+        ("select s collate nope from t", 1273, "Unknown collation: 'nope'"),
+        ("select get_lock('x', 1)", 1235, "get_lock is not supported"),
+    ] {
+        let answer = client.query(sql);
+        let Answer::Err(got, text) = &answer else { panic!("{sql}: {answer:?}") };
+        assert!(*got == number && text.contains(part), "{sql}: {got} {text}");
+    }
 }
 
 #[test]

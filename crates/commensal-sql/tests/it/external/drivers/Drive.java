@@ -68,13 +68,13 @@ public class Drive {
             + "cast(12.345 as decimal(10, 3)), date '2024-02-29', timestamp '2024-02-29 12:34:56.789', "
             + "time '12:34:56', x'00ff27', null, 'a'";
         Object[] want = {
-            1L, new BigInteger("18446744073709551615"), 1.5, true, new BigDecimal("12.345"),
+            1L, new BigInteger("18446744073709551615"), 1.5, 1, new BigDecimal("12.345"),
             Date.valueOf("2024-02-29"), Timestamp.valueOf("2024-02-29 12:34:56.789"), Time.valueOf("12:34:56"),
             new byte[] {0, -1, 39}, null, "a",
         };
         String[] types = {
-            "BIGINT", "BIGINT UNSIGNED", "DOUBLE", "TINYINT", "DECIMAL", "DATE", "DATETIME", "TIME", "BLOB", "NULL",
-            "VARCHAR",
+            "BIGINT", "BIGINT UNSIGNED", "DOUBLE", "INTEGER", "DECIMAL", "DATE", "DATETIME", "TIME", "VARBINARY",
+            "NULL", "VARCHAR",
         };
         try (PreparedStatement statement = connection.prepareStatement(sql)) {
             ResultSet rows = statement.executeQuery();
