@@ -20,6 +20,8 @@ const BINARY: u16 = 63;
 
 /// Number of characters of a TEXT, or bytes of a BLOB.
 const LONGEST: u32 = 65_535;
+/// Number of characters of the longest VARCHAR in utf8mb4. Connector/J calls longer texts TEXT.
+const LONGEST_VARCHAR: u32 = 16_383;
 
 /// `NOT_FIXED_DEC`: the number of decimals is not fixed.
 const NOT_FIXED: u8 = 31;
@@ -153,7 +155,8 @@ impl Column {
             Kind::TimeOfDay(digits) => 10 + point(digits),
             Kind::Clock => 17,
             Kind::Bytes => LONGEST,
-            Kind::Text => LONGEST * letters.longest(),
+            Kind::Text if is_of_table => LONGEST * letters.longest(),
+            Kind::Text => LONGEST_VARCHAR * letters.longest(),
         };
         let origin = [origins::DATABASE, origins::ALIAS, origins::TABLE, origins::COLUMN];
         let origin = origin.map(|key| field.metadata().get(key).cloned().unwrap_or_default());
@@ -422,7 +425,7 @@ mod tests {
             (DataType::Binary, true, (63, 65_535, 252, 145, 0)),
             (DataType::Binary, false, (63, 65_535, 253, 129, 0)),
             (DataType::Utf8, true, (45, 262_140, 253, 1, 0)),
-            (DataType::Utf8, false, (45, 262_140, 253, 1, 39)),
+            (DataType::Utf8, false, (45, 65_532, 253, 1, 39)),
         ] {
             assert_eq!(definition(of.clone(), is_of_table), want, "{of} {is_of_table}");
         }
