@@ -155,6 +155,15 @@ fn throttled(path: &CgroupPath, limit: &Limit, length_ms: f64) -> Cause {
     }
 }
 
+const HOLD_BACK: &str = "`commensal apply` or an agent holds offline groups back";
+const LESS_OF_IT: &str =
+    "it is held back: what is left are the moments until it leaves a CPU; a limit (cpu.max) lessens them";
+
+/// Whether a cgroup is below commensal's own for offline work.
+fn is_held_back(path: &str) -> bool {
+    path.split('/').any(|name| name.starts_with("commensal-") && name.ends_with("-offline"))
+}
+
 /// The cause that a culprit is. A wait that ends by waking up an idle CPU has none, and the targets' own peers are one.
 fn behind(row: &Row) -> Option<Cause> {
     let name = row.label();
@@ -167,7 +176,7 @@ fn behind(row: &Row) -> Option<Cause> {
     } else if of(Kind::Offline) {
         (
             format!("offline work of {}", visible(&row.name)),
-            "`commensal apply` or an agent holds offline groups back".to_owned(),
+            if is_held_back(&row.name) { LESS_OF_IT } else { HOLD_BACK }.to_owned(),
         )
     } else if of(Kind::Online) {
         let who = if row.name == OWN_PEERS { "its own other threads".to_owned() } else { name };
@@ -228,6 +237,20 @@ mod tests {
         let text = report.text();
         assert!(report.causes.iter().all(|cause| text.contains(&cause.text())), "{text}");
         report.causes
+    }
+
+    #[test]
+    fn offline_work_below_commensals_cgroup_is_held_back() {
+        for (path, held) in [
+            ("/commensal-offline/backup", true),
+            ("/a/commensal-two-offline", true),
+            ("/", false),
+            ("/etl", false),
+            ("/commensal-online/web", false),
+            ("/not-commensal-offline", false),
+        ] {
+            assert_eq!(is_held_back(path), held, "{path}");
+        }
     }
 
     #[test]
